@@ -13,7 +13,7 @@ from dpsco_jax.oracles import resque
 from dpsco_jax.privacy.resque import _drift as moments
 from dpsco_jax.problems import gaussian_smoothing, losses
 from dpsco_jax.problems.objective import Example
-from dpsco_jax.solvers.ball import _pools, ball_ac_sa, epoch_sgd
+from dpsco_jax.solvers.ball import _one_round, ball_ac_sa, epoch_sgd
 
 
 def test_q1_the_printed_density_does_not_integrate_to_one():
@@ -148,7 +148,7 @@ def test_c3_draws_that_all_steps_share_are_worse(monkeypatch):
         return jnp.sign(jnp.sum(chosen * points, axis=1) - labels[which])[:, None] * chosen
 
     num_steps, sizes = 7, (28, 55, 110, 220)
-    draw = _pools.draw
+    draw = _one_round.draw
 
     def shared(key, *args):
         pool = draw(key, *args)
@@ -180,7 +180,7 @@ def test_c3_draws_that_all_steps_share_are_worse(monkeypatch):
 
     best = jax.lax.fori_loop(0, 500, lambda _, x: x - jax.grad(value)(x) / 26, jnp.zeros(dim))
     fresh = excess() - float(value(best))
-    monkeypatch.setattr(ball_ac_sa._pools, "draw", shared)
+    monkeypatch.setattr(ball_ac_sa._one_round, "draw", shared)
     reused = excess() - float(value(best))
     assert fresh > 0
     assert reused > 2.5 * fresh

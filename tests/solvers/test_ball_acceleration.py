@@ -92,7 +92,7 @@ def test_the_potential_falls_as_stated(exact):
         assert float(left.min()) < 0.02  # and it is nearly attained
 
 
-def _solve(problem, plan, noise=0.0, key=None, **options):
+def _solve(problem, plan, noise=0.0, key=None):
     """Runs a plan on a quadratic until its true gap is the plan's excess."""
     h, b, best = (jnp.asarray(x, jnp.float32) for x in (*problem, problem.minimizer))
     exact = exact_ball_oracles.quadratic(h, b, plan.ball_radius).ball
@@ -105,7 +105,7 @@ def _solve(problem, plan, noise=0.0, key=None, **options):
     oracles = BallOracles(oracle, oracle, oracle)
     near = lambda x: 0.5 * jnp.sum(h * (x - best) ** 2) <= plan.excess  # noqa: E731
     key = jax.random.key(0) if key is None else key
-    return ball_acceleration.run(key, plan, oracles, jnp.zeros(b.size), stop=near, **options)
+    return ball_acceleration.run(key, plan, oracles, jnp.zeros(b.size), stop=near)
 
 
 def _plans(problem, ratios, search, **options):
@@ -209,8 +209,8 @@ def test_noise_in_the_oracles(ratio, dim):
     assert end.unaccepted[3] >= (most if dim == 2000 else 0.9 * most)
     assert not end.certified[3]
     assert not end.unaccepted[:3].any()
-    # A single run with loops of static length is what its lane was.
-    alone = jax.jit(lambda key, noise: _solve(problem, plan, noise, key, static=True))
+    # A single run is what its lane was.
+    alone = jax.jit(lambda key, noise: _solve(problem, plan, noise, key))
     single = jax.tree.leaves(alone(keys[1], noises[1]))
     for one, lanes in zip(single, jax.tree.leaves(end), strict=True):
         np.testing.assert_allclose(one, lanes[1], rtol=1e-4, atol=1e-5)

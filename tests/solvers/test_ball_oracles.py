@@ -149,9 +149,7 @@ def test_the_three_oracles_out_of_one():
         wild = jnp.where(jax.random.bernoulli(coin, 0.2), 100.0, 0.0)
         return answer._replace(point=answer.point + wild)
 
-    oracles = from_ball_oracle(
-        sometimes_wild, _counting(1, 0.0), levels, search_runs=25, copies=2, runs_at_once=5
-    )
+    oracles = from_ball_oracle(sometimes_wild, _counting(1, 0.0), levels, search_runs=25, copies=2)
     ask = jax.jit(
         lambda key, which: getattr(oracles, which)(key, jnp.ones(3), 2.0), static_argnums=1
     )

@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.problems.regression_instances import absolute_regression
-from dpsco_jax.solvers.ball import _query_cost, parallel_sco
+from dpsco_jax.solvers.ball import parallel_sco
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles, OracleCalls
 
 DIM, CONDITION = 5, 5
@@ -123,9 +124,10 @@ def test_sizes_fit_the_accuracies(constants, oracle):
 def test_rounds_and_depth_of_a_run_by_hand():
     # Two line searches of 3 runs, 2 iterations; a prox of one problem, then of three.
     problems = [[0, 3, 3], [1, 1, 0], [1, 2, 1]]
-    cost = _query_cost.of_calls(
-        OracleCalls(2, 2, 2), problems, (0, 10, 10**18), (1, 2, 5), 3, dim=7
-    )
+    end = types.SimpleNamespace(oracle_calls=OracleCalls(2, 2, 2), calls=problems)
+    inner = types.SimpleNamespace(queries=(0, 10, 10**18), depths=(1, 2, 5))
+    plan = types.SimpleNamespace(inner=inner, search_runs=3, dim=7)
+    cost = parallel_sco.query_cost(plan, types.SimpleNamespace(trajectory=end))
     assert cost.rounds == 2 + 2
     assert cost.queries == 6 * 10 + 4 * 10**18
     assert cost.depth == (2 + 5) + (1 + 2) + (1 + 4 + 5)

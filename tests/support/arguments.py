@@ -76,7 +76,6 @@ ARGUMENTS: dict[str, Argument] = {
         bands=2,
         copies=1,
         runs=1,
-        runs_at_once=1,
         search_runs=1,
         stage_length=3,
         group_size=2,

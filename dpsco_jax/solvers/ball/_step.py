@@ -1,14 +1,30 @@
-"""One iteration of ball acceleration: coefficients, λ search, the two points, the dual step.
+"""One iteration of ball acceleration: coefficients, the λ search, the two points, the dual step.
 
-What it computes: see ``ball_acceleration``; this file holds its state and its step.
+What it computes: ``step`` is the iteration of ``ball_acceleration``; ``search`` finds its λ, such that the
+minimizer x̂ of F + (λ/2)·‖x - y_λ‖² is at a distance h(λ) = ‖x̂ - y_λ‖ of the order of the ball's radius r,
+but inside of the ball; y_λ moves with λ. h ≤ L/λ, and |dh/d ln λ| ≤ r + 1.5R, but h is not monotone. The
+rules, as state machines that ask one question a turn:
 
-Source: as there.
+- ``bisection``: first λ_min, accepted unless h is above the window; then halving of [λ_min, λ_max] on the
+  logarithmic scale until h is in the window. At its end λ_max' (the upper end, at which the ball is
+  inactive).
+- ``doubling``: a little below the last λ, then doubling until h is not above the window.
+- ``multiplier``: for oracles without a ball that find their own λ_o: doubling or halving from the last λ
+  until λ_o ≤ λ ≤ 4λ_o is bracketed, then halving of the bracket.
 
-Formal guarantee: as there.
+Source: Carmon, Jambulapati, Jin and Sidford 2021, Proposition 2, and Asi, Carmon, Jambulapati, Jin and
+Sidford 2021, Appendix D.2.3, on which the thesis's Proposition 2.2.8 rests, re-derived;
+``multiplier``: Monteiro and Svaiter 2013, with the window of Carmon, Hausler, Jambulapati, Jin and Sidford
+2022; ``doubling`` is a practical rule without a bound on the iterations.
 
-Cost: a search and two oracle calls; one call where answers are reused and nothing is searched.
+Formal guarantee: with answers within r/16 of x̂ and the window [r/2, 3r/4] an accepted λ has 7r/16 ≤ h ≤
+13r/16, or is λ_min with h ≤ 13r/16; ``num_bisections`` questions find one.
+
+Cost: in a search one call of the line-search oracle a turn, at most ``max_searches`` turns; then two oracle
+calls, one where answers are reused and nothing is searched.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,9 +33,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import _keys
-from dpsco_jax.solvers.ball import _search
-from dpsco_jax.solvers.ball._plan import Plan
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles, OracleCalls
+
+_LARGEST_RATIO = 4.001  # of λ to the oracle's own; a factor of two is found for certain
 
 
 class State(NamedTuple):
@@ -50,13 +66,39 @@ class State(NamedTuple):
     valid: Bool[Array, ""]
 
 
+class Search(NamedTuple):
+    """State of a search.
+
+    Attributes:
+        regularization: the λ to ask at next, or that was settled on.
+        lower: bisection: h is above the window here.
+        upper: bisection: the ball is inactive here.
+        turns: questions asked.
+        done: no more questions.
+        accepted: the last answer was in the window (or below it at λ_min).
+        inactive: the ball is inactive at the settled λ, so the step is valid.
+        answer: the last answer.
+        calls: ball problems solved, by kind.
+    """
+
+    regularization: Float[Array, ""]
+    lower: Float[Array, ""]
+    upper: Float[Array, ""]
+    turns: Int[Array, ""]
+    done: Bool[Array, ""]
+    accepted: Bool[Array, ""]
+    inactive: Bool[Array, ""]
+    answer: BallAnswer
+    calls: Int[Array, "kinds"]
+
+
 def coefficients(regularization: Any, weight: Any) -> tuple[Any, Any]:
     """The step a with λa² = A + a, and a/(A + a): the share of v in y."""
     a = (1 + jnp.sqrt(1 + 4 * regularization * weight)) / (2 * regularization)
     return a, a / (weight + a)
 
 
-def init(key: Any, plan: Plan, oracles: BallOracles, start: Float[Array, "dim"]) -> State:
+def init(key: Any, plan: Any, oracles: BallOracles, start: Float[Array, "dim"]) -> State:
     """The state before the first iteration."""
     start = jnp.asarray(start, jnp.result_type(float, start))
     scalar = jnp.asarray(plan.regularization, start.dtype)
@@ -78,21 +120,19 @@ def init(key: Any, plan: Plan, oracles: BallOracles, start: Float[Array, "dim"])
 
 def step(
     key: Any,
-    plan: Plan,
+    plan: Any,
     oracles: BallOracles,
     state: State,
     project: Callable[[Any], Any] | None = None,
-    static: bool = False,
 ) -> State:
-    """One iteration; see the file's docstring.
+    """One iteration.
 
     Args:
         key: of the run; iteration t uses ``_keys.of_part(key, t)``.
-        plan: of ``plan``.
+        plan: of ``ball_acceleration.plan``.
         oracles: see ``ball_oracles``.
         state: of ``init`` or ``step``.
         project: projection of v onto a convex set that holds start and comparison point.
-        static: searches of a static length (``scan``).
     """
     key = _keys.of_part(key, state.iterations)
     if plan.search == "adaptive":
@@ -115,7 +155,7 @@ def step(
         answer = oracles.ball(ball_key, y, lam)
         state = _counted(state, answer.calls, ball=1)
     else:
-        found = _search.search(
+        found = search(
             search_key,
             plan.search,
             oracles.line_search,
@@ -125,7 +165,6 @@ def step(
             (plan.window_lower, plan.window_upper),
             plan.max_searches,
             plan.reuse,
-            static,
         )
         lam, answer = found.regularization, found.answer
         y = center(lam)
@@ -154,7 +193,7 @@ def step(
 
 
 def _adaptive_step(
-    key: Any, plan: Plan, oracles: BallOracles, state: State, project: Callable[[Any], Any] | None
+    key: Any, plan: Any, oracles: BallOracles, state: State, project: Callable[[Any], Any] | None
 ) -> State:
     """One call: the step is shortened after the fact if λ' was below the oracle's λ_o."""
     share = coefficients(state.guess, state.weight)[1]
@@ -188,7 +227,7 @@ def _counted(state: State, calls: Any, line_search: Any = 0, ball: Any = 0, prox
     return state._replace(oracle_calls=made, calls=state.calls + calls)
 
 
-def _next_guess(plan: Plan, guess: Any, found: _search.Search) -> Any:
+def _next_guess(plan: Any, guess: Any, found: Search) -> Any:
     lam = found.regularization
     if plan.search == "multiplier":
         return jnp.where(lam > guess, 2 * guess, guess / 2)
@@ -200,3 +239,115 @@ def _gradient(answer: BallAnswer, center: Any, regularization: Any) -> Any:
     if answer.gradient is not None:
         return answer.gradient
     return regularization * (center - answer.point)
+
+
+def search(
+    key: jax.Array,
+    rule: str,
+    line_search: Callable[[Any, Any, Any], BallAnswer],
+    center: Callable[[Any], Any],
+    first: Any,
+    limits: tuple[Any, Any],
+    window: tuple[Any, Any],
+    max_searches: int,
+    reuse: bool,
+) -> Search:
+    """Runs a search.
+
+    Args:
+        key: question t uses ``fold_in(key, t)``.
+        rule: ``"bisection"``, ``"doubling"`` or ``"multiplier"``.
+        line_search: the oracle.
+        center: λ to y_λ.
+        first: the λ that the other two rules start at.
+        limits: λ_min and λ_max.
+        window: distances between which an answer is accepted.
+        max_searches: questions at most; static.
+        reuse: whether the answer at the settled λ is wanted: bisection then spends its last question on it.
+    """
+    dtype = center(limits[0]).dtype
+    lower, upper = (jnp.asarray(limit, dtype) for limit in limits)
+    first = jnp.asarray(first, dtype)
+    start = {
+        "bisection": lower,
+        "doubling": jnp.clip(first / 1.5, lower, upper),
+        "multiplier": first,
+    }[rule]
+    shapes = jax.eval_shape(line_search, key, center(start), start)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    no = jnp.zeros((), bool)
+    if rule == "multiplier":
+        lower, upper = jnp.zeros_like(lower), jnp.full_like(upper, jnp.inf)
+    state = Search(
+        regularization=start,
+        lower=lower,
+        upper=upper,
+        turns=jnp.zeros((), jnp.int32),
+        done=no,
+        accepted=no,
+        inactive=no,
+        answer=nothing,
+        calls=nothing.calls,
+    )
+
+    def turn(state: Search) -> Search:
+        lam = state.regularization
+        y = center(lam)
+        answer = line_search(jax.random.fold_in(key, state.turns), y, lam)
+        distance = jnp.linalg.norm(answer.point - y)
+        turns = state.turns + 1
+        last = turns >= max_searches
+        not_far = distance <= window[1]  # false for NaN
+        if rule == "bisection":
+            near = (distance < window[0]) & (state.turns > 0)
+            accepted = not_far & ~near
+            low = jnp.where(not_far, state.lower, lam)
+            high = jnp.where(near, lam, state.upper)
+            middle = jnp.sqrt(low) * jnp.sqrt(high)  # the product may leave the range of float32
+            proposal = jnp.where(turns >= max_searches - 1, high, middle) if reuse else middle
+            # Settling on the upper end without an answer there: the ball is inactive at it.
+            settled = jnp.where(accepted, lam, high) if not reuse else lam
+            inactive = not_far | (not reuse)
+        elif rule == "doubling":
+            accepted, inactive = not_far, not_far
+            low, high = state.lower, state.upper
+            proposal = jnp.minimum(2 * lam, high)
+            settled = lam
+        else:
+            small, large = lam < answer.multiplier, lam > _LARGEST_RATIO * answer.multiplier
+            accepted = inactive = ~(small | large)
+            low = jnp.where(small, lam, state.lower)
+            high = jnp.where(large, lam, state.upper)
+            open_ended = jnp.where(low > 0, 2 * lam, lam / 2)
+            bracketed = (low > 0) & (high < jnp.inf)
+            proposal = jnp.where(bracketed, jnp.sqrt(low) * jnp.sqrt(high), open_ended)
+            settled = lam
+        done = accepted | last
+        return Search(
+            regularization=jnp.where(done, settled, proposal),
+            lower=low,
+            upper=high,
+            turns=turns,
+            done=done,
+            accepted=accepted,
+            inactive=inactive,
+            answer=answer,
+            calls=state.calls + answer.calls,
+        )
+
+    return jax.lax.while_loop(lambda state: ~state.done, turn, state)
+
+
+def num_bisections(ratio: float, spread: float, width: float = 0.125) -> int:
+    """Questions that always suffice, the one at λ_min included.
+
+    h changes by at most r + 1.5R per unit of ln λ, so an interval of ln λ is accepted throughout whose length
+    is the width of the window, less the errors of the answers, over that.
+
+    Args:
+        ratio: R/r.
+        spread: λ_max/λ_min.
+        width: of the set of true distances that are accepted for certain, relative to r: 1/4 less 2/16.
+    """
+    halvings = math.log2(max(math.log(spread), 1e-9) * (1 + 1.5 * ratio) / width)
+    return 1 + max(1, math.ceil(halvings))

@@ -5,13 +5,21 @@ convolution of a convex f with N(0, ρ²I): a pool of stochastic gradients of f 
 k = 1, ..., K of T steps of AC-SA on batches of N_k rows, reweighted to the query point. Each stage halves
 the bound on the excess.
 
-Source: thesis, Algorithm 7 (AC-SA) and Proposition 2.3.5, after Ghadimi and Lan 2012; with the weights of
-``transforms.ac_sa``, the whole linear term in the prox step, and a batch of its own for every step of every
-stage (docs/corrections.md, sections C and Q).
+Source: thesis, Algorithm 7 (AC-SA) and Proposition 2.3.5 ("paper"), after Ghadimi and Lan 2012; with the
+weights of ``transforms.ac_sa``, the whole linear term in the prox step, and a batch of its own for every step
+of every stage (docs/corrections.md, sections C and Q). The sizes "proved" are derived here.
 
 Formal guarantee: none of privacy. If gradients are unbiased with second moment at most L² everywhere and
-r ≤ ρ, the expected objective exceeds the minimum by at most φ = accuracy·λr² with the sizes of ``plan``; the
-derivation is in ``_ball_ac_sa_plan``.
+r ≤ ρ, the expected objective exceeds the minimum by at most φ = accuracy·λr² with the sizes of ``plan``.
+Derivation: F + (λ/2)‖· - y‖² is S-smooth, S = √(2/π)·L/ρ + λ, and λ-strongly convex, and the mean of N
+estimates has variance at most V = e^{(r/ρ)²}·L²/N. The start of stage k is within √(2e_{k-1}/λ) of the
+minimizer in mean square, for e_k the bound on its excess; then AC-SA gives
+
+    4S·e_{k-1}/(λT(T+1)) + 2V/(λ(T+1)) ≤ e_{k-1}/4 + e_{k-1}/4 = e_k
+
+where T(T+1) ≥ 16·S/λ and N_k ≥ 4e^{(r/ρ)²}L²/(λ(T+1)·e_k). "proved" are the smallest such sizes, with
+e_0 = λ·min(r, L/λ)²/2 and K = ⌈log2(e_0/φ)⌉, and no stage where L²/(2λ) ≤ φ. "paper": T = ⌈4√(1 + L/(ρλ))⌉,
+N_k = ⌈48·2^k·L²/(λ²r²T)⌉, K = max(1, ⌈log2(λr²/φ)⌉).
 
 Cost: T·ΣN_k queries, at query depth 1: none depends on an iterate, and all are made before the first step.
 K·T steps in a row. Memory of the largest pool that can be asked for. One compiled program for all sizes.
@@ -30,7 +38,8 @@ Example:
 """
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,13 +47,122 @@ import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.geometry.smoothing import gaussian_smoothness
 from dpsco_jax.oracles import resque
-from dpsco_jax.solvers.ball import _pools
-from dpsco_jax.solvers.ball._ac_sa_plan import SIZES, Plan, Stages, plan
-from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle
+from dpsco_jax.solvers import _planning, plans
+from dpsco_jax.solvers.ball import _one_round
+from dpsco_jax.solvers.ball.ball_oracles import BallOracle
 from dpsco_jax.transforms import ac_sa, ac_sa_eval_params, steps
 
 __all__ = ["SIZES", "Plan", "Stages", "ball_oracles", "minimize", "plan"]
+
+SIZES = ("proved", "paper")
+
+
+class Stages(NamedTuple):
+    """Static sizes of one ball problem.
+
+    Attributes:
+        num_steps: T, of each stage.
+        batch_sizes: N_k of each stage.
+    """
+
+    num_steps: int
+    batch_sizes: tuple[int, ...]
+
+    @property
+    def queries(self) -> int:
+        """Stochastic gradients, all made in one round."""
+        return self.num_steps * sum(self.batch_sizes)
+
+    @property
+    def depth(self) -> int:
+        """Vector steps in a row."""
+        return self.num_steps * len(self.batch_sizes)
+
+
+@pytree
+class Plan:
+    """Ball problems at several accuracies, for a range of regularizations.
+
+    The regularization is bucketed by factors of 2, and sizes are those of the lower end of a bucket. A kind
+    of problem, for ``BallAnswer.calls``, is a pair of accuracy and bucket, the bucket running faster.
+
+    Attributes:
+        lipschitz: L.
+        ball_radius: r.
+        smoothing_radius: ρ.
+        edges: upper ends of all buckets but the last, increasing, ``[buckets - 1]``.
+        accuracies: φ/(λr²), one for each oracle.
+        stages: the sizes of all kinds.
+    """
+
+    lipschitz: Number
+    ball_radius: Number
+    smoothing_radius: Number
+    edges: Number
+    accuracies: tuple[float, ...] = static()
+    stages: tuple[Stages, ...] = static()
+
+    @property
+    def queries(self) -> tuple[int, ...]:
+        """Stochastic gradients of a problem of each kind, all made in one round."""
+        return tuple(stages.queries for stages in self.stages)
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Vector steps in a row of a problem of each kind."""
+        return tuple(stages.depth for stages in self.stages)
+
+    def __str__(self) -> str:
+        return plans.describe("AC-SA on balls", self)
+
+
+def plan(
+    *,
+    lipschitz: float,
+    ball_radius: float,
+    smoothing_radius: float,
+    min_regularization: float,
+    accuracies: Sequence[float],
+    sizes: str = "proved",
+) -> Plan:
+    """Sizes for which ``E objective ≤ minimum + accuracy·λr²`` at any λ ≥ ``min_regularization``.
+
+    Args:
+        lipschitz: L > 0, root of the bound on the second moment of the stochastic gradients.
+        ball_radius: r > 0.
+        smoothing_radius: ρ ≥ r.
+        min_regularization: the smallest λ > 0 that the oracles will see. Buckets go on from here until
+            4L/r is covered, beyond which nothing changes.
+        accuracies: φ/(λr²) of each oracle wanted, positive.
+        sizes: "proved" or "paper"; see the file's docstring.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+    asked = _one_round.requested(
+        lipschitz,
+        ball_radius,
+        smoothing_radius,
+        min_regularization,
+        accuracies,
+        sizes,
+        SIZES,
+    )
+    ends = [asked.least]
+    while 2 * ends[-1] < 4 * asked.lipschitz / asked.radius:
+        ends.append(2 * ends[-1])
+    stages = _paper_stages if asked.sizes == "paper" else _proved_stages
+    return Plan(
+        lipschitz=asked.lipschitz,
+        ball_radius=asked.radius,
+        smoothing_radius=asked.smoothing,
+        edges=np.asarray([_planning.float32_above(end) for end in ends[1:]]),
+        accuracies=asked.accuracies,
+        stages=tuple(stages(asked, end, accuracy) for accuracy in asked.accuracies for end in ends),
+    )
 
 
 def ball_oracles(
@@ -66,7 +184,7 @@ def ball_oracles(
             (*stages.batch_sizes, *(most - len(stages.batch_sizes)) * (0,)) for stages in sizes
         ]
 
-        def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+        def solved(key: Any, center: Any, regularization: Any) -> tuple[Any, Any]:
             bucket = jnp.sum(regularization >= jnp.asarray(plan.edges, jnp.result_type(float)))
             point = minimize(
                 key,
@@ -81,10 +199,9 @@ def ball_oracles(
                 max_queries=max(stages.queries for stages in sizes),
                 domain_radius=domain_radius,
             )
-            calls = jax.nn.one_hot(first + bucket, len(plan.stages), dtype=jnp.int32)
-            return BallAnswer(point, jnp.asarray(regularization, point.dtype), calls)
+            return point, first + bucket
 
-        return oracle
+        return _one_round.oracle(solved, len(plan.stages))
 
     return tuple(oracle_at(buckets * i) for i in range(len(plan.accuracies)))
 
@@ -126,8 +243,8 @@ def minimize(
     domain = steps.ball_domain(center, ball_radius, domain_radius)
     optimizer = ac_sa(smoothness, regularization, domain)
     queries = jnp.asarray(num_steps * jnp.sum(batch_sizes))
-    pool = _pools.draw(key, gradient, center, smoothing_radius, queries, max_queries)
-    block = _pools.BLOCK
+    pool = _one_round.draw(key, gradient, center, smoothing_radius, queries, max_queries)
+    block = _one_round.BLOCK
 
     def batch_mean(params: Any, first: Any, size: Any) -> Any:
         def add(index: Any, total: Any) -> Any:
@@ -159,3 +276,24 @@ def minimize(
 
     (point, _), _ = jax.lax.scan(stage, (center, jnp.int32(0)), jnp.asarray(batch_sizes))
     return point
+
+
+def _paper_stages(asked: _one_round.Request, regularization: float, accuracy: float) -> Stages:
+    num_stages = max(1, math.ceil(-math.log2(accuracy)))
+    num_steps = math.ceil(4 * math.sqrt(asked.lipschitz / (asked.smoothing * regularization) + 1))
+    slope = asked.lipschitz / (regularization * asked.radius)
+    sizes = (48 * 2**k * slope**2 / num_steps for k in range(1, num_stages + 1))
+    return Stages(num_steps, tuple(math.ceil(size) for size in sizes))
+
+
+def _proved_stages(asked: _one_round.Request, regularization: float, accuracy: float) -> Stages:
+    slope = asked.lipschitz / (regularization * asked.radius)
+    if slope**2 / 2 <= accuracy:
+        return Stages(0, ())
+    start = min(1.0, slope) ** 2 / 2
+    num_stages = max(1, math.ceil(math.log2(start / accuracy)))
+    least = 16 * (1 + gaussian_smoothness(asked.lipschitz, asked.smoothing) / regularization)
+    num_steps = math.ceil(math.sqrt(least + 0.25) - 0.5)
+    variance = math.exp((asked.radius / asked.smoothing) ** 2) * slope**2
+    sizes = (4 * variance * 2**k / ((num_steps + 1) * start) for k in range(1, num_stages + 1))
+    return Stages(num_steps, tuple(math.ceil(size) for size in sizes))

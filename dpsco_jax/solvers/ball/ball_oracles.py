@@ -163,7 +163,6 @@ def from_ball_oracle(
     *,
     search_runs: int = 1,
     copies: int = 1,
-    runs_at_once: int = 1,
 ) -> BallOracles:
     """The three oracles out of ball oracles of several accuracies.
 
@@ -174,7 +173,6 @@ def from_ball_oracle(
             correction.
         search_runs: independent runs of ``line_search`` to aggregate.
         copies: multilevel estimates to average.
-        runs_at_once: runs of ``line_search`` in memory together.
 
     Raises:
         ValueError: if a number is below 1 or there is no level.
@@ -183,29 +181,23 @@ def from_ball_oracle(
     _require_levels(levels)
     search_runs = _checks.require_integer("search_runs", search_runs, 1)
     copies = _checks.require_integer("copies", copies, 1)
-    runs_at_once = _checks.require_integer("runs_at_once", runs_at_once, 1)
-    if not levels:
-        raise ValueError(f"levels must hold at least one oracle, got {levels!r}")
-
     return BallOracles(
-        line_search=aggregated(line_search, search_runs, runs_at_once),
+        line_search=aggregated(line_search, search_runs),
         ball=ball,
         prox=debiased(levels, copies),
     )
 
 
-def aggregated(oracle: BallOracle, runs: int, runs_at_once: int = 1) -> BallOracle:
+def aggregated(oracle: BallOracle, runs: int) -> BallOracle:
     """The answer that most of several independent runs agree on; one run is the oracle itself."""
     _checks.require_callable("oracle", oracle)
-    _checks.require_each(_checks.require_count, runs=runs, runs_at_once=runs_at_once)
+    _checks.require_count("runs", runs)
     if runs == 1:
         return oracle
 
     def robust(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
         keys = jax.random.split(key, runs)
-        answers = jax.lax.map(
-            lambda k: oracle(k, center, regularization), keys, batch_size=runs_at_once
-        )
+        answers = jax.lax.map(lambda k: oracle(k, center, regularization), keys)
         point = robust_point.aggregate_points(answers.point)
         return BallAnswer(
             point,

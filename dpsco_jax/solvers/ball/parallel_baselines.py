@@ -44,7 +44,8 @@ from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
 from dpsco_jax.solvers import _arguments, plans
-from dpsco_jax.solvers.ball._query_cost import QueryCost
+from dpsco_jax.solvers.ball import ball_acceleration
+from dpsco_jax.solvers.ball.parallel_sco import QueryCost
 
 METHODS = ("sgd", "ac_sa")
 
@@ -99,7 +100,6 @@ def plan(
     dim: int,
     excess: float,
     method: str = "ac_sa",
-    batch_size: int | None = None,
 ) -> Plan:
     """Sizes for which E f(x) ≤ min f + ε is proved. Host only.
 
@@ -109,21 +109,13 @@ def plan(
         dim: d.
         excess: ε in (0, LR].
         method: ``"sgd"`` or ``"ac_sa"``.
-        batch_size: B in place of the least that is proved (1 for SGD).
 
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
-    distance = _checks.require_real("distance", distance, 0)
+    lipschitz, distance, excess = ball_acceleration.require_target(lipschitz, distance, excess)
     dim = _checks.require_integer("dim", dim, 1)
-    excess = _checks.require_real("excess", excess, 0)
     _checks.require_choice("method", method, METHODS)
-    if excess > lipschitz * distance:
-        most = lipschitz * distance
-        raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
-    if batch_size is not None:
-        batch_size = _checks.require_integer("batch_size", batch_size, 1)
     if method == "sgd":
         rounds = max(1, math.ceil((lipschitz * distance / excess) ** 2) - 1)
         step = distance / (lipschitz * math.sqrt(rounds + 1))
@@ -131,7 +123,7 @@ def plan(
             method=method,
             dim=dim,
             num_rounds=rounds,
-            batch_size=batch_size or 1,
+            batch_size=1,
             distance=distance,
             step_size=step,
             smoothing_radius=0.0,
@@ -146,7 +138,7 @@ def plan(
         method=method,
         dim=dim,
         num_rounds=rounds,
-        batch_size=batch_size or enough,
+        batch_size=enough,
         distance=distance,
         step_size=step,
         smoothing_radius=radius,

@@ -45,13 +45,36 @@ from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.oracles.resque import BatchGradient
 from dpsco_jax.solvers import _arguments, plans
-from dpsco_jax.solvers.ball import _query_cost, ball_ac_sa, ball_acceleration, epoch_sgd
-from dpsco_jax.solvers.ball._query_cost import ORACLES, QueryCost
-from dpsco_jax.solvers.ball.ball_oracles import BallOracle, BallOracles, from_ball_oracle
+from dpsco_jax.solvers.ball import ball_ac_sa, ball_acceleration, epoch_sgd
+from dpsco_jax.solvers.ball.ball_oracles import (
+    BallOracle,
+    BallOracles,
+    from_ball_oracle,
+)
 
+ORACLES = ("epoch_sgd", "ac_sa")
 CONSTANTS = ("paper", "tight", "practical")
 _PRACTICAL = (1 / 25, 1 / 48, 1 / 50)  # φ/(λr²) of line search, ball and prox
 _INNER = {"epoch_sgd": epoch_sgd, "ac_sa": ball_ac_sa}
+
+
+class QueryCost(NamedTuple):
+    """The cost of a run, in exact integers.
+
+    Attributes:
+        rounds: query depth: batches of queries of which none waits for an answer within its batch. All
+            runs of one line search are one round; so are ball and prox problem of one iteration, which
+            have the same center and regularization, with all levels of the prox.
+        queries: stochastic gradients evaluated.
+        depth: vector steps in a row. The runs of one line search are side by side; all other problems
+            count one after another, even where they could be side by side too.
+        work: queries times dimension: numbers in the gradients.
+    """
+
+    rounds: Any
+    queries: Any
+    depth: Any
+    work: Any
 
 
 @pytree
@@ -151,13 +174,8 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
-    distance = _checks.require_real("distance", distance, 0)
+    lipschitz, distance, excess = ball_acceleration.require_target(lipschitz, distance, excess)
     dim = _checks.require_integer("dim", dim, 1)
-    excess = _checks.require_real("excess", excess, 0)
-    if excess > lipschitz * distance:
-        most = lipschitz * distance
-        raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
     _checks.require_choice("oracle", oracle, ORACLES)
     _checks.require_choice("constants", constants, CONSTANTS)
     proved = constants != "practical"
@@ -257,15 +275,18 @@ def solve(
 
 def query_cost(plan: Plan, result: Result) -> QueryCost:
     """The exact cost of a finished run, as Python integers; of one run, not of a batch."""
-    end = result.trajectory
-    problems = np.asarray(end.calls).reshape(3, len(plan.inner.queries))
-    return _query_cost.of_calls(
-        end.oracle_calls,
-        problems,
-        plan.inner.queries,
-        plan.inner.depths,
-        plan.search_runs,
-        plan.dim,
+    end, queries = result.trajectory, plan.inner.queries
+    searches, balls, proxes = (int(count) for count in end.oracle_calls)
+    table = [[int(n) for n in row] for row in np.asarray(end.calls).reshape(3, len(queries))]
+    total = [sum(column) for column in zip(*table, strict=True)]
+    # All problems of a line search have the same accuracy and regularization, hence size.
+    rows = [[count // plan.search_runs for count in table[0]], *table[1:]]
+    made = sum(count * size for count, size in zip(total, queries, strict=True))
+    return QueryCost(
+        rounds=searches + max(balls, proxes),
+        queries=made,
+        depth=sum(n * size for row in rows for n, size in zip(row, plan.inner.depths, strict=True)),
+        work=made * plan.dim,
     )
 
 

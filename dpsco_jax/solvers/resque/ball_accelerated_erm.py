@@ -38,6 +38,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -47,7 +48,7 @@ from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
-from dpsco_jax.solvers.ball import _search, _step, ball_oracles
+from dpsco_jax.solvers.ball import _step, ball_oracles
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
@@ -191,9 +192,7 @@ def accelerated(
         return _step.step(key, outer, oracles(state.iterations), state, project)
 
     state = _step.init(key, outer, oracles(0), start)
-    ended_state: _step.State = _search.loop(
-        advance, active, state, outer.num_iterations, static=False
-    )
+    ended_state: _step.State = jax.lax.while_loop(active, advance, state)
     return ended_state
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterator
 
 # Two worker processes on two cores: more threads than cores only wait for each other, and a program
 # that is cut into pieces for more of them takes a third longer to compile.
@@ -38,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if tiers.is_full(item.nodeid):
             item.add_marker(pytest.mark.full)
+
+
+@pytest.fixture
+def float64() -> Iterator[None]:
+    """For files whose tests need it: ``pytestmark = pytest.mark.usefixtures("float64")``."""
+    with jax.enable_x64(True):
+        yield
 
 
 def pytest_collection_finish() -> None:

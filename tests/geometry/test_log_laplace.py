@@ -19,11 +19,7 @@ from dpsco_jax.geometry import (
     log_laplace,
 )
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @functools.cache

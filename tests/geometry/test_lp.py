@@ -20,13 +20,9 @@ from tests.geometry.lp_points import (
     values_of,
 )
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 EXPONENTS = [1.0, 1.05, 1.5, 2.0, 3.0, 8.0, INF]
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.parametrize("p", EXPONENTS)

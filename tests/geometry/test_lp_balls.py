@@ -20,14 +20,10 @@ from tests.geometry.lp_points import (
     values_of,
 )
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 FAR = np.concatenate([4.0 * SPECIAL, SPECIAL, 0.1 * SPECIAL, 1e6 * SPECIAL[-3:]])
 BALLS = [1.0, 1.01, 1.2, 1.5, 2.0, 2.5, 4.0, 30.0, INF]
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def _nearest(points, radius, p):

@@ -1,6 +1,5 @@
 """Moreau envelopes against their definition: a minimum over all places, by brute force."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,18 +7,14 @@ import pytest
 from dpsco_jax.problems import envelopes, losses
 from dpsco_jax.problems.objective import Example
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 MADE = {
     "hinge": (losses.hinge(1.0), [0.0, 1.0, 0.8, 0.25]),
     "absolute": (losses.absolute(1.0), [0.0, 3.0, -7.5]),
     "quantile": (losses.quantile(1.0, level=0.8), [0.0, 2.0]),
 }
 MARGINS = np.linspace(-6.0, 6.0, 97)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 # The links themselves, in NumPy.

@@ -13,14 +13,10 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import _remainders
 from dpsco_jax.solvers.sampling import attempt_bounds, exact, target_rejection
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 DRAWS = 4000
 CRITICAL = 1.95 / math.sqrt(DRAWS)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def many(draw, seed, number=DRAWS):

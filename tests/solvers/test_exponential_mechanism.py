@@ -21,15 +21,11 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _cells, exponential_mechanism, rejection_oracle
 from dpsco_jax.solvers.sampling._rejection_error import inner_variation
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 BOX = domains.box(np.array([-1.0, 0.0]), np.array([1.0, 1.0]))
 LINE = domains.box(np.array([-1.0]), np.array([2.0]))
 USERS = 6
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def linear(bound, domain):

@@ -15,14 +15,10 @@ from dpsco_jax.solvers.sampling import _self_concordant as rejection
 from dpsco_jax.solvers.sampling import alternating_sampler, llt_sampler
 from dpsco_jax.solvers.sampling._llt_transform import Errors
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 POINT = np.array([6.0, 1.0])
 POWER = 1.1
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @functools.cache

@@ -13,14 +13,10 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _proximal_numbers, alternating_sampler
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 K, MU, CENTER = 40.0, 0.3, 0.7
 LOGISTIC = losses.logistic(1.0)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def one_column(num_rows=20, seed=1):

@@ -17,14 +17,10 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import regularized
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 BUDGET = Budget(1.0, 1e-6)
 LOGISTIC = losses.logistic(1.0)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def problem(objective=LOGISTIC, num_users=2000, dim=5, distance=3.0, **sizes):

@@ -24,13 +24,9 @@ from dpsco_jax.solvers.sampling import (
 )
 from dpsco_jax.solvers.sampling._proximal_numbers import Setting
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 BUDGET = Budget(4.0, 1e-3)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 # --- constants ---

@@ -13,14 +13,10 @@ from dpsco_jax.problems import losses
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa
 from dpsco_jax.solvers.sampling import regularized, routes
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 BUDGET = Budget(1.0, 1e-6)
 SMOOTH = Problem(losses.logistic(1.0), num_users=5000, dim=10, distance=4.0)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def test_plans_are_those_of_the_solvers():

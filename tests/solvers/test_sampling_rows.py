@@ -13,17 +13,13 @@ from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _rows, proximal_oracle
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 MODEL = losses.logistic(3.0).linear_model
 USERS, SLOTS, DIM = 40, 3, 5
 PREPARED = jax.jit(lambda data: _rows.prepare(MODEL, data, DIM))
 MARGINS = jax.jit(_rows.margins)
 TOTAL = jax.jit(_rows.total, static_argnums=2)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def made(seed=0, mask=None):

@@ -11,13 +11,9 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import alternating_sampler
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 K, MU = 30.0, 0.5
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 @pytest.mark.slow

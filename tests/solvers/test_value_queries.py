@@ -18,13 +18,9 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _user_losses, regularized, value_queries
 from tests.support.compiled import OPTIMIZED
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 CRITICAL = 1.95  # of Kolmogorov's statistic times the root of the number of draws: 1 in 1000
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def planned(objective, num_users, dim, epsilon=1.0, distance=1.0, items=1, **settings):

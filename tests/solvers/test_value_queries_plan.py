@@ -21,14 +21,10 @@ from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
 from dpsco_jax.solvers.sampling._value_queries_setting import setting_of
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 HINGE = losses.hinge(1.0)
 UNIT = 2.0**-53
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def problem(objective=HINGE, num_users=3, dim=2, distance=1.0, **sizes):

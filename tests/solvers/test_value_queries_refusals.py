@@ -17,11 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
 from dpsco_jax.solvers.sampling._value_queries_setting import ends_of, setting_of
 
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @functools.cache

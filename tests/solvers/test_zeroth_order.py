@@ -18,13 +18,9 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
 from dpsco_jax.solvers.sampling import llt_sampler, zeroth_order
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 ABSOLUTE = losses.absolute(1.0)
-
-
-@pytest.fixture(autouse=True)
-def _float64():
-    with jax.enable_x64(True):
-        yield
 
 
 def problem(objective=ABSOLUTE, num_users=2, dim=1, distance=1.0, **sizes):

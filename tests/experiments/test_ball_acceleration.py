@@ -3,25 +3,17 @@
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import monteiro_svaiter
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 
 def _finished(experiment, folder):
-    with Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(experiment, store, Options(), progress)
-        table = frame(experiment, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
-    experiment.report(table.drop(columns=["traceback"]), folder)
+    table = finished(experiment, folder)
+    experiment.report(table, folder)
     return table
 
 

@@ -4,16 +4,12 @@ import builtins
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases
 from dpsco_jax.rates import element_level
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import element_histogram, histogram_tasks
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 REFERENCE = {
@@ -65,13 +61,9 @@ def test_finer_elements_are_better(monkeypatch, tmp_path):
     small = element_histogram.ElementHistogram(
         tasks=("zipf",), clusters=(1, 0), epsilons=(0.5, 2.0), seeds=2, iterations=20
     )
-    with Store(tmp_path) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(small, store, Options(), progress)
-        table = frame(small, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
+    table = finished(small, tmp_path)
     assert np.all(table["certified"] <= table["epsilon"])
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    small.report(table, tmp_path)
     mean = table.groupby(["clusters", "epsilon"])[["oracle", "private"]].mean()
     for way in ("oracle", "private"):
         for epsilon in (0.5, 2.0):

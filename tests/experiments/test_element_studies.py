@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.problems import elements, losses
@@ -17,29 +16,17 @@ from dpsco_jax.problems.datasets.task import Table, categorical
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import sgd as element_sgd
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import element_extras as extras
 from experiments.studies import element_logistic as simulated
 from experiments.studies import element_tables as tables
 from experiments.studies import element_tasks as tasks
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 GRAINS = {
     "user": tasks.Grain(1, 1, 8),
     "month": tasks.Grain(3, 3, 4, 3),
 }
-
-
-def finish(experiment, folder):
-    with Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(experiment, store, Options(), progress)
-        table = frame(experiment, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
-    return table
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +53,7 @@ def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
         num_steps=20,
         batch_size=30,
     )
-    table = finish(small, tmp_path)
+    table = finished(small, tmp_path)
     assert len(table) == 2 * 2 * 2
     noisy = table[table["epsilon"] != simulated.INFINITE]
     assert (noisy["certified_epsilon"] <= 4.0).all()
@@ -75,7 +62,7 @@ def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
     assert (noisy[~element]["user_epsilon"] == noisy[~element]["certified_epsilon"]).all()
     exact = table[table["epsilon"] == simulated.INFINITE]
     assert exact["error"].mean() < noisy["error"].mean()
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    small.report(table, tmp_path)
     assert "falls in k" in capsys.readouterr().out
     assert (tmp_path / "element_logistic.svg").exists()
     assert EXPERIMENTS[small.name] is simulated.ElementLogistic
@@ -162,14 +149,14 @@ def test_tables_run_and_choose_by_the_user_objective(toy, tmp_path, monkeypatch,
         seeds=1,
         num_steps=5,
     )
-    table = finish(small, tmp_path)
+    table = finished(small, tmp_path)
     assert len(table) == 4
     assert (table["certified_epsilon"] <= 2.0).all()
     month = table["method"] == "month"
     assert (table[month]["user_epsilon"] >= table[month]["typical_user_epsilon"]).all()
     assert (table[month]["typical_user_epsilon"] > 2.5).all()
     assert (table[~month]["user_epsilon"] == table[~month]["certified_epsilon"]).all()
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    small.report(table, tmp_path)
     best = pd.read_csv(tmp_path / "best.csv")
     least = table.groupby("method")["excess_user"].min()
     assert all(

@@ -7,14 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import first_order
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import mahalanobis
 from experiments.studies.geometric_median import (
     BLIND,
@@ -26,6 +21,7 @@ from experiments.studies.geometric_median import (
     noise_multiplier,
 )
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 pytestmark = pytest.mark.slow  # of studies alone: nothing that is installed rests on it
 
@@ -154,15 +150,6 @@ def test_lines_are_chosen_on_even_seeds_and_shown_on_odd_ones():
     assert found.loc["tuned", "pull"] == 0.2
 
 
-def _measured(study, folder):
-    with Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(study, store, Options(), progress)
-        table = frame(study, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
-    return table.drop(columns=["traceback"])
-
-
 def test_the_study_runs(tmp_path):
     small = GeometricMedian(
         methods=(GRID, PLANNED, BLIND),
@@ -174,7 +161,7 @@ def test_the_study_runs(tmp_path):
         seeds=4,
         num_users=100,
     )
-    table = _measured(small, tmp_path)
+    table = finished(small, tmp_path)
     small.report(table, tmp_path)
     assert (tmp_path / "geometric_median.svg").exists()
     assert EXPERIMENTS[small.name] is GeometricMedian
@@ -202,7 +189,7 @@ def test_the_table_of_zcdp_noise(tmp_path):
             dims=(20, 2000),
             accountant="zcdp",
         )
-        shown = best(_measured(study, tmp_path))
+        shown = best(finished(study, tmp_path))
         shown = shown[shown["line"] == "tuned"].sort_values("dim")
         for excess, error, (mean, deviation) in zip(
             shown["excess"], shown["excess_se"], others[label], strict=True

@@ -9,18 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from dp_accounting import NeighboringRelation
-from rich.console import Console
 
 from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.privacy.sampling import Poisson
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import gradient_subspaces_report as report
 from experiments.studies import tweet_transformer as transformer
 from experiments.studies.gradient_subspaces import GradientSubspaces
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 TOY = GradientSubspaces(
     kinds=(report.HISTORY,),
@@ -38,19 +34,10 @@ TOY = GradientSubspaces(
 )
 
 
-def table_of(study, folder):
-    with Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(study, store, Options(), progress)
-        table = frame(study, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
-    return table.drop(columns=["traceback"])
-
-
 @pytest.mark.slow
 def test_the_study_at_toy_size(tmp_path):
     """The kind of run with two parts and a basis of its own; both parts are charged."""
-    table = table_of(TOY, tmp_path)
+    table = finished(TOY, tmp_path)
     assert table["auc"].between(0, 1).all()
     charged = 1 / table["inverse_epsilon"][0]
     plan = GaussianSteps(Poisson(0.5), NeighboringRelation.ADD_OR_REMOVE_ONE, 4)
@@ -105,7 +92,7 @@ def test_a_word_sees_neither_later_words_nor_padding():
 @pytest.mark.slow
 def test_the_other_kinds(tmp_path):
     study = dataclasses.replace(TOY, kinds=report.KINDS)
-    table = table_of(study, tmp_path)
+    table = finished(study, tmp_path)
     charged = table.set_index("kind")["inverse_epsilon"]
     assert charged[report.PRIVATE] == 0
     finite = charged[[report.ALL, report.PUBLIC, report.HISTORY]]

@@ -3,16 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import floor_report
 from experiments.studies.floor_report import AC_SA, DP_SGD, LOCALIZATION
 from experiments.studies.gradients_to_floor import GradientsToFloor, excess_risk, instance
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 ERM, SCO = floor_report.PLANNERS
 
@@ -72,15 +68,11 @@ def test_small_runs_end_in_tables_and_figures(tmp_path, capsys):
         num_users=2000,
         epsilon=4.0,
     )
-    with Store(tmp_path) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(small, store, Options(), progress)
-        table = frame(small, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
+    table = finished(small, tmp_path)
     runs = table[~table["solver"].isin(floor_report.PLANNERS)]
     assert set(runs["solver"]) == {DP_SGD, AC_SA, LOCALIZATION}
     assert (runs["excess_risk"] < runs["trivial"]).mean() > 0.9
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    small.report(table, tmp_path)
     lines = pd.read_csv(tmp_path / "lines.csv")
     best = lines.groupby(["loss", "line", "passes"])["excess_risk"].first()
     for loss in small.losses:

@@ -10,9 +10,6 @@ import pytest
 
 from dpsco_jax.oracles import clipped_sums
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import movielens_factors as study
 from experiments.studies import movielens_factors_data as data
 from experiments.studies import movielens_factors_methods as methods
@@ -21,6 +18,7 @@ from experiments.studies.movielens_factors import MovieLensFactors
 from experiments.studies.movielens_factors_data import Films, Ratings
 from experiments.studies.movielens_factors_methods import MEANS, METHODS, NONE, OURS, PEER, Trial
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 # jax_privacy calls a function that newer versions of optax have renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
@@ -145,10 +143,7 @@ def test_the_study_runs_and_reports(tmp_path, capsys):
     small = MovieLensFactors(
         methods=(MEANS,), ranks=(0,), epsilons=("8",), shrinkages=(100.0,), bounds=(6.0,), seeds=2,
     )  # fmt: skip
-    with Store(tmp_path) as store:
-        run(small, store, Options())
-        table = frame(small, store)
-    assert set(table["status"]) == {"ok"}, "\n".join(table["traceback"].dropna().unique())
+    table = finished(small, tmp_path)
     means = table[table["method"] == MEANS]
     assert means["certified_epsilon"].between(7.9, 8.0).all()
     small.report(table, tmp_path)
@@ -224,9 +219,6 @@ def test_private_methods_at_toy_size(tmp_path):
         MovieLensFactors(), ranks=(4,), epsilons=("8", "inf"), rates=(2.0,), clip_norms=(1.0,),
         batch_sizes=(data.TRAINED,), seeds=2, num_steps=3,
     )  # fmt: skip
-    with Store(tmp_path) as store:
-        run(small, store, Options())
-        table = frame(small, store)
-    assert set(table["status"]) == {"ok"}, "\n".join(table["traceback"].dropna().unique())
+    table = finished(small, tmp_path)
     small.report(table, tmp_path)
     assert study.unreleased(50)["reported"][0] > table["reported_last"].max()

@@ -1,14 +1,10 @@
 """Private solvers on a loss that is not smooth, at a small size."""
 
 import pytest
-from rich.console import Console
 
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies.private_nonsmooth import BALL, DP_SGD, PrivateNonsmooth
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 
 @pytest.mark.slow
@@ -25,12 +21,8 @@ def test_both_kinds_of_solver_gain_on_the_start(tmp_path):
         steps=50,
         epsilon=8.0,
     )
-    with Store(tmp_path) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(small, store, Options(), progress)
-        table = frame(small, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    table = finished(small, tmp_path)
+    small.report(table, tmp_path)
     assert (table["excess_risk"] < 0.7 * table["trivial"]).all()
     assert (tmp_path / "private_nonsmooth.svg").exists()
     assert EXPERIMENTS[small.name] is PrivateNonsmooth

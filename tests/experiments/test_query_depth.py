@@ -3,14 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import depth_report, query_depth
 from experiments.studies.table import EXPERIMENTS
+from tests.experiments.finished import finished
 
 BALLS, ACCELERATED = depth_report.BALLS, depth_report.ACCELERATED
 
@@ -71,14 +67,10 @@ def test_a_small_run_shows_the_exponents_of_the_chain(tmp_path, capsys):
         base_condition=8,
         sampled_condition=8,
     )
-    with Store(tmp_path) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(small, store, Options(), progress)
-        table = frame(small, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
+    table = finished(small, tmp_path)
     assert (table["reached"] == 1).all()
     assert (table["rounds"] <= table["proved_rounds"]).all()
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    small.report(table, tmp_path)
     assert "theory in brackets" in capsys.readouterr().out
     found = pd.read_csv(tmp_path / "exponents.csv").set_index("method")["in_condition"]
     assert found[BALLS] < 0.85 < found[ACCELERATED] + 0.1 < 1.4 < found[depth_report.SGD]

@@ -8,17 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
-from rich.console import Console
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.problems.users import mean_loss
 from dpsco_jax.problems.value_instances import hard_linear_instance
 from dpsco_jax.rates.value_queries import minimax_lower_bound
 from dpsco_jax.solvers.sampling import value_queries
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import sampling_formulas as formulas
 from experiments.studies import sampling_queries, sampling_risk, sampling_tasks, sampling_tuning
 from experiments.studies.sampling_queries import SamplingQueries
@@ -27,6 +22,7 @@ from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
 from experiments.studies.table import EXPERIMENTS
 from experiments.studies.table_dp_sgd import AVERAGES
+from tests.experiments.finished import finished
 from tests.experiments.toy_task import toy_task
 
 ROWS = 300
@@ -50,15 +46,6 @@ def toy(monkeypatch):
         cache.cache_clear()
 
 
-def finish(experiment, folder):
-    with Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(experiment, store, Options(), progress)
-        table = frame(experiment, store)
-    assert set(table["status"]) == {"ok"}, table["traceback"].dropna().unique()
-    return table
-
-
 @pytest.mark.parametrize("others", [(), ("langevin", "private_ac_sa")])
 @pytest.mark.slow
 def test_tuned_peers_run_again_beside_the_plans(others, toy, tmp_path, monkeypatch):
@@ -72,8 +59,8 @@ def test_tuned_peers_run_again_beside_the_plans(others, toy, tmp_path, monkeypat
         seeds=2,
         num_rows=ROWS,
     )
-    table = finish(small, tmp_path / "tuning")
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    table = finished(small, tmp_path / "tuning")
+    small.report(table, tmp_path)
     best = pd.read_csv(tmp_path / "tuned.csv")
     means = table.groupby(["schedule", "mode", "path"])["last"].mean()
     last = best[best["peer"] == "DP-GD, last"].iloc[0]
@@ -92,8 +79,8 @@ def test_tuned_peers_run_again_beside_the_plans(others, toy, tmp_path, monkeypat
         num_rows=ROWS,
         delta=1e-5,
     )
-    found = finish(risk, tmp_path / "risk")
-    risk.report(found.drop(columns=["traceback"]), tmp_path)
+    found = finished(risk, tmp_path / "risk")
+    risk.report(found, tmp_path)
     assert (tmp_path / "sampling_risk.svg").exists()
     of = found.set_index("method")
     assert len(of) == 4 + 2 * len(others)
@@ -229,8 +216,8 @@ def test_draws_and_the_peer_at_a_tiny_size(tmp_path):
         num_users=10,
         delta=1e-2,
     )
-    table = finish(small, tmp_path)
-    small.report(table.drop(columns=["traceback"]), tmp_path)
+    table = finished(small, tmp_path)
+    small.report(table, tmp_path)
     assert (tmp_path / "sampling_queries.svg").exists()
     found = pd.read_csv(tmp_path / "sampling_queries.csv")
     assert (found["peer_queries"] <= found["queries"]).all()

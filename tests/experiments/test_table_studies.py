@@ -5,15 +5,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import table_dp_sgd, table_methods, table_search, table_tuning
 from experiments.studies.table import EXPERIMENTS
 from experiments.studies.table_search import Config
 from experiments.studies.table_solvers import TableSolvers, ratios
 from experiments.studies.table_tasks import DESIGN, NAMES, load_table
 from experiments.studies.table_tuning import TableTuning
+from tests.experiments.finished import finished
 
 EGSINGLE = {("egsingle", 1.0): (Config(5, 1.0, 2.0, 1.0, 1.0, "tail"), 0.01)}
 
@@ -27,14 +25,6 @@ def small_grid(monkeypatch):
     monkeypatch.setattr(table_search, "_KEPT", (6, 3))
     monkeypatch.setattr(table_search, "_SEEDS", (2, 2))
     monkeypatch.setattr(table_search, "_BATCHES", (32,))
-
-
-def finished(experiment, folder):
-    with Store(folder) as store:
-        run(experiment, store, Options())
-        table = frame(experiment, store)
-    assert set(table["status"]) == {"ok"}, "\n".join(table["traceback"].dropna().unique())
-    return table
 
 
 @pytest.mark.slow

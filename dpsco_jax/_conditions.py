@@ -35,7 +35,7 @@ def drawable(*scales: Any) -> Any:
     """Whether noise of all these scales can be drawn in float32: at least ``LEAST_NOISE``; elementwise.
 
     Args:
-        scales: as for ``positive_and_finite``. An infinite scale is drawable: it tells nothing.
+        scales: numbers or arrays. An infinite scale is drawable: noise without end tells nothing.
     """
     _, found = as_floats(*scales)
     good = found[0] >= LEAST_NOISE

@@ -55,7 +55,7 @@ class Spread(NamedTuple):
 
 
 def found(rows: Any) -> Spread | None:
-    """How the users of these rows are spread; ``None`` where they are in one place, or nobody knows.
+    """How the users of these rows are spread; ``None`` where they are in one place or it is not known.
 
     Args:
         rows: a pytree of arrays with a leading axis of users.

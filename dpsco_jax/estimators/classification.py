@@ -5,7 +5,7 @@ which bounds, levels and classes are declared.
 
 Source: ``problems.losses``, ``problems.tables``, and the solvers that ``_solving`` names.
 
-Formal guarantee: see ``_base``: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
+Formal guarantee: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
 on rows of others are post-processing. ``score`` of private data is a number about them, and not private.
 
 Cost: a compilation for each shape of the data, seconds; then the passes of the solver over the data.
@@ -155,7 +155,7 @@ class PrivateLogisticRegression(_PrivateClassifier):
         return self._scores(X)[:, 0]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of each class of ``classes_``, ``[rows, 2]``; arguments as before."""
+        """The probability of each class of ``classes_``, ``[rows, 2]``; X has the columns of the fit."""
         positive = special.expit(self.decision_function(X))
         return np.stack([1.0 - positive, positive], axis=1)
 
@@ -200,7 +200,7 @@ class PrivateSoftmaxRegression(_PrivateClassifier):
         return self._scores(X)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of each class of ``classes_``, ``[rows, classes]``; arguments as before."""
+        """The probability of each class of ``classes_``, ``[rows, classes]``; X is as in the fit."""
         return special.softmax(self.decision_function(X), axis=1)
 
     def _predicted(self, X: Any) -> np.ndarray:

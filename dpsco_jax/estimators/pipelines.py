@@ -12,7 +12,7 @@ make every row depend on every other one, so that the guarantee at the end speak
 not occur. What a ``FunctionTransformer`` computes cannot be seen: the caller's word is taken for it.
 
 An estimator cannot see what happened to its rows. In scikit-learn's own ``Pipeline``, or fed with
-``scaler.fit_transform(X)``, it is fitted without a word: nobody but the caller can refuse that.
+``scaler.fit_transform(X)``, it is fitted without a word: only the caller can refuse that.
 
 Example:
     >>> from sklearn.preprocessing import PolynomialFeatures, StandardScaler
@@ -70,9 +70,9 @@ class PrivatePipeline(Pipeline):
 
     Args:
         steps: (name, transformer) in order, the last one (name, private estimator).
-        transform_input: as of ``Pipeline``.
+        transform_input: passed on to ``Pipeline``.
         memory: must be None, that of pipelines among the steps too: a cache on disk would keep private rows.
-        verbose: as of ``Pipeline``.
+        verbose: passed on to ``Pipeline``.
 
     Raises:
         ValueError: from ``fit``, if a step is refused.
@@ -95,7 +95,7 @@ class PrivatePipeline(Pipeline):
             X: whatever the first transformer takes.
             y: the label of each row.
             groups: which user each row belongs to; given to the last step.
-            **params: as of ``Pipeline.fit``.
+            **params: passed on to ``Pipeline.fit``.
 
         Raises:
             ValueError: a step is refused, or the estimator refuses the data.
@@ -109,13 +109,13 @@ class PrivatePipeline(Pipeline):
         return self
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, **params: Any) -> Any:
-        """The score of the estimator on the transformed rows; see there.
+        """The ``score`` of the estimator on the transformed rows.
 
         Args:
             X: whatever the first transformer takes.
             y: the label of each row.
             sample_weight: of each row; all the same if left out.
-            **params: as of ``Pipeline.score``.
+            **params: passed on to ``Pipeline.score``.
 
         Raises:
             ValueError: the estimator refuses the rows, or tables have different indexes of pandas.

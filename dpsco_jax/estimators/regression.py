@@ -5,7 +5,7 @@ which bounds and levels are declared.
 
 Source: ``problems.losses``, ``problems.tables``, and the solvers that ``_solving`` names.
 
-Formal guarantee: see ``_base``: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
+Formal guarantee: (ε, δ)-DP for all rows of a user, under replacement of one user. Predictions
 on rows of others are post-processing. ``score`` of private data is a number about them, and not private.
 
 Cost: a compilation for each shape of the data, seconds; then the passes of the solver over the data.
@@ -72,7 +72,7 @@ class PrivateRegression(RegressorMixin, PrivateEstimator):
         max_norm: the largest norm that coefficients can have on that scale, positive.
         standard_errors: whether standard errors of the coefficients are released too, for 6 % of the budget
             and a wider clip; see ``interval``. Not with ``loss="quantile"``.
-        random_state: as of ``PrivateLogisticRegression``: None, or an integer as secret as the data.
+        random_state: None, or an integer as secret as the data, from which all noise of one fit follows.
         unaccounted_tuning: whether clones may be fitted, as searches and cross-validation do. Their costs are
             not added up.
         allow_large_delta: whether ``delta`` may be one over the number of users, or more. ``fit`` refuses it

@@ -78,7 +78,7 @@ def two_balls(
     center_b: Float[Array | np.ndarray, "dim"],
     radius_b: ArrayLike,
 ) -> Domain:
-    """The intersection as a domain for vectors ``[dim]``; arguments as for ``project_two_balls``."""
+    """The intersection as a domain for vectors ``[dim]``; see ``project_two_balls`` for the arguments."""
     require_each(require_number, center_a=center_a, center_b=center_b)
     require_positive("radius_a", radius_a)
     require_positive("radius_b", radius_b)

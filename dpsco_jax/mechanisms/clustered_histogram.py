@@ -45,7 +45,7 @@ class Counts(NamedTuple):
 
     Attributes:
         users: of every entry; entries that do not count have a user that is out of range.
-        items: of every entry; likewise.
+        items: of every entry; out of range where it does not count.
         counts: of every entry; zero for what does not count.
     """
 
@@ -110,7 +110,7 @@ def projected_mean(
 
     Args:
         users: of every entry; one outside [0, num_users) makes the entry count as nothing.
-        items: of every entry; one outside [0, num_items) likewise.
+        items: of every entry; one outside [0, num_items) makes the entry count as nothing.
         counts: of every entry.
         releases: of ``calibrate_histogram``.
     """
@@ -130,7 +130,7 @@ def clustered_histogram(
     Args:
         key: a typed key, used up.
         users: of every entry; one outside [0, num_users) makes the entry count as nothing.
-        items: of every entry; one outside [0, num_items) likewise.
+        items: of every entry; one outside [0, num_items) makes the entry count as nothing.
         counts: of every entry, real numbers; those of one pair (user, item) add up.
         releases: of ``calibrate_histogram``.
 

@@ -4,7 +4,7 @@ What it computes: the projection of large units makes the histogram too small, b
 stage has already told; ``denoising.posterior_means`` takes the noise away, and the factor what was cut. The
 noise must go first: multiplied as it is, a histogram of much noise would be worse.
 
-Source: none. Of the prior see ``denoising``.
+Source: own; the prior is that of ``denoising``.
 
 Formal guarantee: post-processing of what ``two_stage_histogram`` has released and of public numbers: no
 privacy is spent.

@@ -58,7 +58,8 @@ def heavy_hitter_counts(
     Args:
         key: a typed key, used up.
         users: of every pair; one outside [0, num_users) makes the pair count as none.
-        items: of every pair; one outside [0, num_items) likewise. Pairs that repeat count once.
+        items: of every pair; one outside [0, num_items) makes the pair count as none. Pairs that repeat count
+            once.
         num_users: n, public, below 2^24.
         num_items: d, public.
         stddev: of the noise on a count, nonnegative; may be traced.

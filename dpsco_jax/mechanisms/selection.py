@@ -4,8 +4,7 @@ What it computes: the argmax of scores with noise on each. Gumbel noise gives th
 mechanism, P(i) ∝ exp(ε s_i / 2Δ); exponential noise gives permute-and-flip, which is never worse;
 Laplace noise gives the classical report-noisy-max.
 
-Source: McSherry and Talwar 2007 (exponential mechanism); Dwork and Roth 2014, section 3.3
-    (Laplace);
+Source: McSherry and Talwar 2007 (exponential mechanism); Dwork and Roth 2014, section 3.3 (Laplace);
 McKenna and Sheldon 2020 and Ding et al. 2021 (permute-and-flip, its noise form); Durfee and Rogers
 2019 and Dong, Durfee and Rogers 2020 (bounded range).
 
@@ -70,7 +69,7 @@ def permute_and_flip(
     """Report-noisy-max with exponential noise of mean 2Δ/ε.
 
     Costs ``privacy.pure_dp(epsilon)``. For one selection its expected score is at least that of the
-    exponential mechanism at the same ε. Arguments and result as ``exponential_mechanism``.
+    exponential mechanism at the same ε. It takes and returns what ``exponential_mechanism`` does.
     """
     return _noisy_argmax(key, scores, epsilon, sensitivity, monotone, _draws.exponential)
 
@@ -84,7 +83,7 @@ def report_noisy_max(
 ) -> Int[Array, ""]:
     """Report-noisy-max with Laplace noise of scale 2Δ/ε.
 
-    Costs ``privacy.pure_dp(epsilon)``. Arguments and result as ``exponential_mechanism``.
+    Costs ``privacy.pure_dp(epsilon)``. It takes and returns what ``exponential_mechanism`` does.
     """
     return _noisy_argmax(key, scores, epsilon, sensitivity, monotone, _draws.laplace)
 

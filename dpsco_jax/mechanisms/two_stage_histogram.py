@@ -198,7 +198,7 @@ def two_stage_histogram(
     Args:
         key: a typed key, used up.
         users: of every entry; one outside [0, num_users) makes the entry count as nothing.
-        items: of every entry; one outside [0, items) likewise.
+        items: of every entry; one outside [0, items) makes the entry count as nothing.
         counts: of every entry; those of one pair add up, negative ones and NaN count as nothing.
         releases: of ``calibrate_two_stages``.
     """

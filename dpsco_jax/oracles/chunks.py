@@ -3,10 +3,10 @@
 What it computes: Σ over the users of a sample (or over all users) of a function of one chunk of users; or
 the values of such a function, one row for each user of the sample.
 
-Source: none; microbatching as everybody does it, with contiguous chunks.
+Source: microbatching, with contiguous chunks.
 
-Formal guarantee: every user of the sample is counted once, nobody else is; a number that is no user's of
-these data counts as nobody, and a sampler of more users than there are is refused. Chunks are added up
+Formal guarantee: every user of the sample is counted once, and no other. A number that belongs to no user of
+these data counts for nothing, and a sampler of more users than there are is refused. Chunks are added up
 without error but for a bounded rest (``dpsco_jax._compensated``): where one user is another, the sum moves by
 what that user's chunk moves by. The number of trips follows the size of the sample and is as secret as that
 size (timing is not covered by any guarantee here).
@@ -237,8 +237,8 @@ def map_over_users(
         chunk_size: how many users at a time.
 
     Returns:
-        Leaves ``[users, ...]``, or ``[capacity, ...]`` of the sample, with zeros where nobody counts; memory
-        of that and of one chunk.
+        Leaves ``[users, ...]``, or ``[capacity, ...]`` of the sample, with zeros in places without a user;
+        memory of that and of one chunk.
 
     Raises:
         ValueError: the data or the sample are such as ``sum_over_users`` refuses.

@@ -72,8 +72,8 @@ def per_user_gradients(
 
     Args:
         gradient: ``user_gradient(objective)`` or ``smoothed.user_gradient(objective, radius)``.
-        clip_norm: positive bound on the joint ℓ2 norm of one user's gradient over all leaves, as for
-            ``clipped_gradient_sum``; gradients as they are if ``None``. May be traced.
+        clip_norm: positive bound on the joint ℓ2 norm of one user's gradient over all leaves;
+            gradients as they are if ``None``. May be traced.
         sampler: draws the users of a step from a key, a fixed number of them; all users if ``None``.
         chunk_size: how many users, at least 1, whose data and intermediate results are held at once; all if
             ``None``.

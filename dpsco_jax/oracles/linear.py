@@ -15,7 +15,7 @@ gradient is link'(<w, x>, label)·x. No automatic differentiation, and no gradie
 Source: the closed form of per-example norms of generalized linear models (Goodfellow 2015, for one layer; Li
 et al. 2022 for several items, "ghost clipping").
 
-Formal guarantee: as for ``gradients.clipped_gradient_sum``: each user's term is a function of the user's
+Formal guarantee: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users

@@ -5,9 +5,9 @@ have one: ``clipped_gradient_sum``), for ``problems.stored.StoredUsers``. A samp
 the same key; its users are read in the order of the sample, a block at a time, and added up by one compiled
 program in the same chunks.
 
-Source: none; microbatching, with blocks of whole chunks.
+Source: microbatching, with blocks of whole chunks.
 
-Formal guarantee: every user of the sample is counted once, nobody else is. Chunks hold the same users in the
+Formal guarantee: every user of the sample is counted once, and no other. Chunks hold the same users in the
 same places as in memory and are added to the same sum in the same order, so that the sum is that of
 ``chunks.split_sum_over_users`` (docs/theory/sums.md, section 7), and ``_compensated.room`` is that of all
 users. An oracle that takes all users as one chunk, as linear models with one item a user do, takes a block as

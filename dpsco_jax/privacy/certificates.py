@@ -152,10 +152,10 @@ def state_certificate(
     certificate says why in place of the accountant.
 
     Args:
-        opt_state: concrete, of one optimizer (not of a batch), as of ``privacy_spent``.
+        opt_state: any nesting of concrete optimizer states, of one optimizer and not of a batch.
         delta: in (0, 1).
-        independent_draws: as of ``privacy_spent``.
-        trust: as of ``privacy_spent``.
+        independent_draws: what the caller vouches for in ``privacy_spent``.
+        trust: the wrappers that the caller vouches for in ``privacy_spent``.
         assumptions: further sentences to carry along.
 
     Raises:

@@ -6,10 +6,10 @@ such losses. The Rényi curve of the ideal mechanism, enlarged as ``with_variati
 taken where τ is so small that its ε at δ is at most 1.24 times that of the other; the other, of an (ε, δ)-DP
 release, needs no more than the certificate does (docs/theory/variation.md, section 3).
 
-Source: as for ``variation``.
+Source: own; docs/theory/variation.md.
 
-Formal guarantee: as for ``variation``, in both directions of a pair of neighbours. The loss is infinite where
-neither is proven.
+Formal guarantee: both bounds of the release are those of ``variation``, in both directions of a pair of
+neighbours. The loss is infinite where neither is proven.
 """
 
 import math

@@ -17,9 +17,9 @@ attained.
 Source: Altschuler and Talwar 2022; Bok, Su and Altschuler 2024 (shifted interpolation). The proof is in
 docs/theory/iteration.md.
 
-Formal guarantee: as above, in both directions of a pair of neighbours, under the relation for which Δ was
-shown. The points in between, their average, and whatever was computed from them may not be released. φ must
-be the same function in every step, or of the same c and Δ, and may not depend on noise that was drawn
+Formal guarantee: the bound above, in both directions of a pair of neighbours, under the relation for which Δ
+was shown. The points in between, their average, and whatever was computed from them may not be released. φ
+must be the same function in every step, or of the same c and Δ, and may not depend on noise that was drawn
 before.
 """
 

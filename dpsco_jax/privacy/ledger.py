@@ -212,9 +212,9 @@ def doubts(
     Numbers in the state that no ledger has, and equal keys, are not looked at.
 
     Args:
-        opt_state: as of ``privacy_spent``.
-        independent_draws: as of ``privacy_spent``.
-        trust: as of ``privacy_spent``.
+        opt_state: any nesting of optimizer states.
+        independent_draws: what the caller vouches for in ``privacy_spent``.
+        trust: the wrappers that the caller vouches for in ``privacy_spent``.
 
     Returns:
         Sentences without a full stop; none if nothing is doubtful.

@@ -77,7 +77,7 @@ def envelope_gap(objective: Objective, smoothing: float) -> float:
     """How far the loss is at most above its Moreau envelope: γ·sup|φ'|²/2.
 
     Args:
-        objective: as for ``moreau_envelope``.
+        objective: a loss with a kink, such as ``moreau_envelope`` takes.
         smoothing: γ > 0.
 
     Raises:

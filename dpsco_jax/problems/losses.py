@@ -70,7 +70,7 @@ def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 
 
 
 def hinge(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
-    """Support vector machine, labels in {0, 1} or {-1, 1}; arguments as for ``logistic``."""
+    """Support vector machine, labels in {0, 1} or {-1, 1}; it takes what ``logistic`` takes."""
 
     def sign(y):
         return 2.0 * jnp.clip(y, 0.0, 1.0) - 1.0
@@ -119,7 +119,7 @@ def huber(
 
 
 def absolute(feature_bound: float, domain: Domain | None = None, ridge: float = 0.0) -> Objective:
-    """Least absolute deviations, any real label; arguments as for ``logistic``."""
+    """Least absolute deviations, any real label; it takes what ``logistic`` takes."""
     return _links.objective(
         link=lambda m, y: jnp.abs(m - y),
         derivative=lambda m, y: jnp.sign(m - y),

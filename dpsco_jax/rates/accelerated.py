@@ -45,7 +45,7 @@ class Setting(NamedTuple):
         epsilon: ε.
         delta: δ.
         lipschitz: G.
-        diameter: D, of the domain; of no account for strongly convex losses.
+        diameter: D, of the domain; not read for strongly convex losses.
         strong_convexity: μ, for strongly convex losses.
     """
 
@@ -86,7 +86,7 @@ def gradient_complexity(method: str, problem: str, setting: Setting) -> Any:
 
 
 def excess_risk(method: str, problem: str, setting: Setting) -> Any:
-    """The excess risk that a method proves, up to a constant; arguments as above."""
+    """The excess risk that a method proves, up to a constant; it takes what ``gradient_complexity`` does."""
     require_instance("setting", setting, Setting)
     return _monomials.value(_row(method, problem).excess, variables(setting))
 
@@ -95,8 +95,8 @@ def log_exponent(method: str, problem: str, dim_exponent: Fraction | int) -> Fra
     """The power of N by which the number of gradients grows for d = N^a; the curves of Figure 1.2.
 
     Args:
-        method: as above.
-        problem: as above.
+        method: a row, such as ``"AFKT21"`` or ``OURS``.
+        problem: one of ``PROBLEMS``.
         dim_exponent: a, at least 0; the papers' regime ends at 2.
 
     Raises:
@@ -107,7 +107,7 @@ def log_exponent(method: str, problem: str, dim_exponent: Fraction | int) -> Fra
 
 
 def risk_exponent(method: str, problem: str, dim_exponent: Fraction | int) -> Fraction:
-    """The power of N by which the excess risk grows (negative: falls); arguments as above."""
+    """The power of N by which the excess risk grows (negative: falls) for d = N^a."""
     require_nonnegative("dim_exponent", dim_exponent)
     return _monomials.exponent(_row(method, problem).excess, _growth(dim_exponent))
 

@@ -149,7 +149,7 @@ def printed_excess_bound(
 ) -> Any:
     """(11.11), D²/(2ηT) + 3ηG²(1 + kσ²) + αD²/2 + 3A_k²/α with ν = Gσ, all but the first times 1 + 1/T.
 
-    Arguments, result and errors are those of ``excess_bound``, which is never larger.
+    It takes and returns what ``excess_bound`` does, which is never larger.
     """
     known, g, d, nu, steps = _run(coefficients, lipschitz, distance, stddev, num_steps)
     squares = tail(known, rank) ** 2

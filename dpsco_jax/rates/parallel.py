@@ -69,7 +69,7 @@ def cost_exponents(method: str, accuracy_exponent: Fraction | int) -> Costs:
     """The powers of d by which the costs grow for κ = d^a.
 
     Args:
-        method: as above.
+        method: a key of ``PARALLEL``.
         accuracy_exponent: a ≥ 0; ball acceleration has the least query depth for a in [1/4, 1].
 
     Raises:
@@ -97,7 +97,7 @@ def excess_risk(method: str, setting: Setting) -> Any:
 def gradient_complexity(method: str, setting: Setting) -> Any:
     """The number of gradients of a private method, up to constants and logarithms; Table 2.2.
 
-    Arguments as above.
+    It takes what ``excess_risk`` does.
     """
     require_instance("setting", setting, Setting)
     return _monomials.value(_counted(method), accelerated.variables(setting))
@@ -109,7 +109,7 @@ def log_exponent(
     """The power of N by which the gradients grow for d = N^a and ε = N^b; Figure 2.1 at b = 0.
 
     Args:
-        method: as above.
+        method: a key of ``PRIVATE``.
         dim_exponent: a, at least 0; the regime of Figure 2.1 ends at 2.
         epsilon_exponent: b, at most 0.
 

@@ -63,7 +63,7 @@ def generalization_gap(
     num_items: SupportsFloat,
     smooth: bool,
 ) -> float:
-    """Bound on E[population loss - empirical loss] at the average of θ_1 to θ_T; arguments as above.
+    """Bound on E[population loss - empirical loss] at the average of θ_1 to θ_T.
 
     A G-Lipschitz loss moves by G times the stability; averaging the smooth bound over t = 1 .. T leaves
     (T + 1)/2 of its T.

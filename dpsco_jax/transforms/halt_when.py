@@ -52,7 +52,7 @@ def halt_when(
         inner: any transformation or chain.
         condition: ``condition(inner_state, updates)`` of the state and the updates that ``inner``
             has just returned; a scalar bool, True to halt. The updates on which it holds are not
-            applied. See the file's docstring for what it may depend on.
+            applied. It must be a function of released values, or its own price be charged.
     """
     _states.require_transformation("inner", inner)
     require_callable("condition", condition)

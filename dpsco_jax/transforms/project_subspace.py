@@ -142,7 +142,7 @@ def projected_certificate(certificate: privacy.Certificate, provenance: str) -> 
 
     Args:
         certificate: of the same run without the projection, the releases that the basis was made of included.
-        provenance: of the basis, as for ``project_subspace``; ``"private_nonreleasable"`` gives ε = inf.
+        provenance: where the basis comes from; ``"private_nonreleasable"`` gives ε = inf.
     """
     require_instance("certificate", certificate, privacy.Certificate)
     sentence = _ASSUMED[require_choice("provenance", provenance, PROVENANCES)]

@@ -3,9 +3,8 @@
 Each cell has the polynomial that agrees with the function at the Chebyshev points, in powers
 of the position within the cell; a lookup and a Horner scheme evaluate it.
 
-Where the function is analytic and bounded by M in an ellipse around the
-cell whose half axes, in half widths of the cell, add up to ρ, the error is at most 4Mρ^(-degree)/(ρ - 1)
-(Trefethen 2013, Theorem 8.2).
+Where the function is analytic and bounded by M in an ellipse around the cell whose half axes, in half widths
+of the cell, add up to ρ, the error is at most 4Mρ^(-degree)/(ρ - 1) (Trefethen 2013, Theorem 8.2).
 
 Cost: ``degree`` multiplications and one lookup of ``degree + 1`` numbers for each argument.
 

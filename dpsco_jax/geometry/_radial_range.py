@@ -1,13 +1,11 @@
 """log E exp(t·r) for r² of a Gamma law with shape d/2: what bounds how far ψ rises.
 
-Log of ∫ r^d·exp(t·r - r²) dr/r over the same with t = 0, by the trapezoidal rule in
-s = log r.
+Log of ∫ r^d·exp(t·r - r²) dr/r over the same with t = 0, by the trapezoidal rule in s = log r.
 
-If ‖y‖_q has the law of r/√a, Hölder gives ψ(x) - ψ(0) <= log E exp(‖x‖_p·‖y‖_q). The
-derivative in t is the mean of r under the tilted law, at most m = (t + √(t² + 8d))/4: integrating the
-derivative of r times the density gives 2·E r² = d + t·E r. It is at least t/2. On the line Im s = b < π/4
-the integrand is at most that of t·cos(b)/√cos(2b) = ρt, times cos(2b)^(-d/2): a step h leaves a relative
-error of at most
+If ‖y‖_q has the law of r/√a, Hölder gives ψ(x) - ψ(0) <= log E exp(‖x‖_p·‖y‖_q). The derivative in t is the
+mean of r under the tilted law, at most m = (t + √(t² + 8d))/4: integrating the derivative of r times the
+density gives 2·E r² = d + t·E r. It is at least t/2. On the line Im s = b < π/4 the integrand is at most that
+of t·cos(b)/√cos(2b) = ρt, times cos(2b)^(-d/2): a step h leaves a relative error of at most
 
     2·cos(2b)^(-d/2)·exp((ρ - 1)·t·m(ρt))/(exp(2πb/h) - 1);
 

@@ -12,16 +12,14 @@ Formal guarantee: for every input, finite or not, ``clip_to_norm(tree, c)`` has 
 most ``c`` (as stored, rounding included). Any norm of a user's contribution that a sensitivity
 rests on must come from here.
 
-Derivation of the head-room: with unit roundoff u, a sum of n nonnegative terms in any order is off
-by a relative factor of at most n·u (to first order). Leaves longer than ``_BLOCK`` are summed in
-blocks, level by level, so a tree is summed with at most n = Σ_levels min(size, _BLOCK) additions in
-a row. The root halves the error; squares, scaling and the final product add fewer than 16
-roundings. Scaling to ``c · (1 - (n/2 + 16)·u)`` therefore never exceeds ``c``. The factor is a
-constant of the shapes: 1 - 4e-6 for 100 parameters, 1 - 4e-4 for
-10^10.
+Derivation of the head-room: with unit roundoff u, a sum of n nonnegative terms in any order is off by a
+relative factor of at most n·u (to first order). Leaves longer than ``_BLOCK`` are summed in blocks, level by
+level, so a tree is summed with at most n = Σ_levels min(size, _BLOCK) additions in a row. The root halves the
+error; squares, scaling and the final product add fewer than 16 roundings. Scaling to ``c · (1 - (n/2 +
+16)·u)`` therefore never exceeds ``c``. The factor is a constant of the shapes: 1 - 4e-6 for 100 parameters, 1
+- 4e-4 for 10^10.
 
-Cost: three passes over the tree; no temporary larger than it. In the ball the tree is returned bit
-for bit.
+Cost: three passes over the tree; no temporary larger than it. In the ball the tree is returned bit for bit.
 """
 
 import math
@@ -66,9 +64,8 @@ def global_norm(tree: PyTree) -> Float[Array, ""]:
 def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
     """The number in [0, 1] by which ``clip_to_norm`` multiplies the tree.
 
-    For fused sums Σ_users factor·contribution that never form the clipped trees. It is zero if an
-    entry is not finite, but zero times NaN is NaN: whoever multiplies must also replace such
-    entries by zero.
+    For fused sums Σ_users factor·contribution that never form the clipped trees. It is zero if an entry is
+    not finite, but zero times NaN is NaN: whoever multiplies must also replace such entries by zero.
 
     Args:
         tree: real floating leaves; one user's contribution. Batch with ``vmap``.

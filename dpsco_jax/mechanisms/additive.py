@@ -5,14 +5,12 @@ a narrower leaf is rounded after the noise is on it, which is post-processing. A
 (``dpsco_jax._compensated.Split``) has the noise added to the smaller one first, so that their exact sum is
 rounded after.
 
-Source: Dwork, McSherry, Nissim and Smith 2006 (Laplace); Dwork et al. 2006 and Mironov 2017
-(Gaussian).
+Source: Dwork, McSherry, Nissim and Smith 2006 (Laplace); Dwork et al. 2006 and Mironov 2017 (Gaussian).
 
-Formal guarantee: if neighbouring data sets move the statistic by at most ``sensitivity`` in the
-norm named (l2 over all leaves together for the Gaussian, l1 for Laplace), one release costs
-``gaussian_loss(stddev, sensitivity)`` or ``laplace_loss(scale, sensitivity)`` under that
-neighbouring relation. Nothing here checks the sensitivity: ``transforms.privatize`` ties the noise
-to an aggregate that knows its own.
+Formal guarantee: if neighbouring data sets move the statistic by at most ``sensitivity`` in the norm named
+(l2 over all leaves together for the Gaussian, l1 for Laplace), one release costs ``gaussian_loss(stddev,
+sensitivity)`` or ``laplace_loss(scale, sensitivity)`` under that neighbouring relation. Nothing here checks
+the sensitivity: ``transforms.privatize`` ties the noise to an aggregate that knows its own.
 
 Cost: one noise array per leaf; of a leaf that is spread over devices each draws its own part
 (``_own_draws``).

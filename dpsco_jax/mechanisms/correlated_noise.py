@@ -53,9 +53,8 @@ class NoiseCorrelation(NamedTuple):
     Coefficients of your own are looked at by ``stretch`` and whatever reads it, ``transforms.privatize`` too.
 
     Attributes:
-        taken_back: (1, d_1, ..., d_{b-1}): the noise of a step in terms of fresh noise. No d_j is
-            positive, and the first b coefficients of 1/(1 + d_1 x + ...) never rise: what ``stretch`` is
-            proven for.
+        taken_back: (1, d_1, ..., d_{b-1}): the noise of a step in terms of fresh noise. No d_j is positive,
+            and the first b coefficients of 1/(1 + d_1 x + ...) never rise: what ``stretch`` is proven for.
         num_steps: T.
         max_participations: in how many steps of a stream a user takes part, at most.
         min_separation: how many steps two of them are apart, at least.

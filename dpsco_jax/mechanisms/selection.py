@@ -8,14 +8,13 @@ Source: McSherry and Talwar 2007 (exponential mechanism); Dwork and Roth 2014, s
 McKenna and Sheldon 2020 and Ding et al. 2021 (permute-and-flip, its noise form); Durfee and Rogers
 2019 and Dong, Durfee and Rogers 2020 (bounded range).
 
-Formal guarantee: let neighbouring data sets move every score by at most ``sensitivity``. With noise
-of scale 2Δ/ε each mechanism is ε-DP, and the exponential mechanism is moreover of ε-bounded range,
-which composes better. If scores are monotone (one neighbour's scores are all at least the other's,
-as for counts under addition or removal), the scale Δ/ε is enough for the same guarantee. For Gumbel
-noise: log P(i)/P'(i) = (ε/2Δ)(s_i - s_i') - log Z/Z' varies over i by at most (ε/2Δ)·2Δ = ε, and
-with monotone scores s_i - s_i' ranges over an interval of length Δ, so twice the rate is allowed. A
-score that is not finite is never selected (if another is finite); which scores are so must not
-depend on the data.
+Formal guarantee: let neighbouring data sets move every score by at most ``sensitivity``. With noise of scale
+2Δ/ε each mechanism is ε-DP, and the exponential mechanism is moreover of ε-bounded range, which composes
+better. If scores are monotone (one neighbour's scores are all at least the other's, as for counts under
+addition or removal), the scale Δ/ε is enough for the same guarantee. For Gumbel noise: log P(i)/P'(i) =
+(ε/2Δ)(s_i - s_i') - log Z/Z' varies over i by at most (ε/2Δ)·2Δ = ε, and with monotone scores s_i - s_i'
+ranges over an interval of length Δ, so twice the rate is allowed. A score that is not finite is never
+selected (if another is finite); which scores are so must not depend on the data.
 
 Cost: one draw per candidate.
 """

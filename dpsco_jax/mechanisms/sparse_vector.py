@@ -1,9 +1,8 @@
 """The sparse vector technique: threshold tests on a stream of queries, paid for by the answer.
 
-What it computes: for adaptively chosen scalar queries q_1, q_2, ... whether q_t + noise reaches a
-noisy threshold. ``above_threshold`` goes on while queries are below and halts after ``max_answers``
-queries found above; ``below_threshold`` goes on while queries are above and halts at the first
-below.
+What it computes: for adaptively chosen scalar queries q_1, q_2, ... whether q_t + noise reaches a noisy
+threshold. ``above_threshold`` goes on while queries are below and halts after ``max_answers`` queries found
+above; ``below_threshold`` goes on while queries are above and halts at the first below.
 
 Source: Dwork and Roth 2014, Algorithms 1 and 2; Lyu, Su and Li 2017 (which variants are private);
 Algorithms 27, 28 (halt at the first below) and 34 (halt at the first above) of the thesis.

@@ -15,13 +15,12 @@ and returns
 ``data`` is whatever the oracle was made for, with a leading user axis on every leaf: ``UserData`` for
 ``gradients``, ``linear.LinearData`` (made once by ``linear.prepare``) for ``linear``.
 
-Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``ghost`` (the
-same sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear
-models, in closed form), ``linear_users`` (the same, one row for each user), ``user_gradients`` (whichever of
-these suits an objective), ``smoothed`` (randomized
-smoothing), ``resque`` (reweighted queries around a centre, whose pools are data too), ``unclipped`` (the
-mean over users at once, for methods that are not private), ``chunks`` (the loops that keep memory flat),
-``streamed`` (the same sums over users who stay on disk).
+Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``ghost`` (the same
+sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear models, in closed form),
+``linear_users`` (the same, one row for each user), ``user_gradients`` (whichever of these suits an
+objective), ``smoothed`` (randomized smoothing), ``resque`` (reweighted queries around a centre, whose pools
+are data too), ``unclipped`` (the mean over users at once, for methods that are not private), ``chunks`` (the
+loops that keep memory flat), ``streamed`` (the same sums over users who stay on disk).
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """Norms of users' gradients of a matrix of parameters, from inner products of their items alone.
 
-An upper bound of ‖Σ_j x_j·c_jᵀ‖ for every user of a chunk, the root of the sum
-Σ_ij ⟨c_i, c_j⟩·⟨x_i, x_j⟩ and of what rounding may have taken from it, and no less than a 16th of
-Σ_j ‖x_j‖‖c_j‖.
+An upper bound of ‖Σ_j x_j·c_jᵀ‖ for every user of a chunk, the root of the sum Σ_ij ⟨c_i, c_j⟩·⟨x_i, x_j⟩ and
+of what rounding may have taken from it, and no less than a 16th of Σ_j ‖x_j‖‖c_j‖.
 
 Source: Goodfellow 2015; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
 

@@ -11,17 +11,15 @@ Source: own. The vector of a symmetric matrix is standard ("svec").
 
 Formal guarantee: every sum is over users, of terms that depend on one user's rows alone and have ℓ2 norm at
 most the bound given, by ``geometry.norms``, and a little less, which pays for the rounding of the sum
-(docs/theory/sums.md). The product of two terms of ``mean_squares`` is not negative,
-for their entries are not; nor is that of two terms of ``second_moments``, which are positive multiples of
-positive semi-definite matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both
-``transforms.summed_contributions(..., nonnegative=True)`` states the sensitivity under REPLACE_ONE, √2 times
-the norm. A user without items has terms of zero.
+(docs/theory/sums.md). The product of two terms of ``mean_squares`` is not negative, for their entries are
+not; nor is that of two terms of ``second_moments``, which are positive multiples of positive semi-definite
+matrices: tr(A·B) = ‖A^½·B^½‖_F² ≥ 0. So for both ``transforms.summed_contributions(..., nonnegative=True)``
+states the sensitivity under REPLACE_ONE, √2 times the norm. A user without items has terms of zero.
 
 Rounding: a float32 matrix differs from a positive semi-definite one by at most (items + 4)·2^-24 times its
-trace, which is at most √rank times its Frobenius norm: by e = (items + 4)·√min(items, dim)·2^-24, relative.
-A product of two may then be (2e + e²)/(1 - e)² times their norms below zero. ``second_moments`` refuses
-sizes with e > 2^-8, where this is less than 0.008, and clips to (1 - 2^-7) times the bound:
-(1 - 2^-7)²·1.008 < 1.
+trace, which is at most √rank times its Frobenius norm: by e = (items + 4)·√min(items, dim)·2^-24, relative. A
+product of two may then be (2e + e²)/(1 - e)² times their norms below zero. ``second_moments`` refuses sizes
+with e > 2^-8, where this is less than 0.008, and clips to (1 - 2^-7) times the bound: (1 - 2^-7)²·1.008 < 1.
 
 Cost: one pass over the features; ``second_moments`` dim² products a row and a chunk of matrices.
 """

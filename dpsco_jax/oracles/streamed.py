@@ -11,8 +11,7 @@ Formal guarantee: every user of the sample is counted once, and no other. Chunks
 same places as in memory and are added to the same sum in the same order, so that the sum is that of
 ``chunks.split_sum_over_users`` (docs/theory/sums.md, section 7), and ``_compensated.room`` is that of all
 users. An oracle that takes all users as one chunk, as linear models with one item a user do, takes a block as
-a chunk
-here: the section has why the room is enough. Rows that fill up a block are masked.
+a chunk here: the section has why the room is enough. Rows that fill up a block are masked.
 
 Cost: one read of every user of the sample, while the blocks before are added up; memory of the blocks and one
 integer for each user who may be drawn. Blocks lie on one device.

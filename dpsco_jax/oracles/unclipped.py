@@ -11,8 +11,7 @@ mechanism. If user losses are G-Lipschitz, a mean over B users drawn without rep
 variance at most G²/B·(N - B)/(N - 1), and at most G²/B with shifts.
 
 Cost: one backward pass through the summed loss of a chunk of users. No gradient of a single user is formed,
-which is what makes this cheaper than ``gradients``; with smoothing, a shifted point for each user of a
-chunk.
+which is what makes this cheaper than ``gradients``; with smoothing, a shifted point for each user of a chunk.
 """
 
 from typing import Any

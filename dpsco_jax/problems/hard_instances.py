@@ -3,11 +3,10 @@
 What it computes: f(x) = max_i (<a_i, x> + b_i), with a subgradient for a whole batch of points at once, a
 start (the origin), a distance R to a minimizer and the least value over the ball B(R).
 
-- ``orthogonal_maximum``: <v_i, x> - γi with random orthonormal v_i. γ = 0 is Nemirovski's function
-  with random signs: from the origin each subgradient shows one v_i. With γ > 0 it is a chain: a batch
-  of queries near a point shows the first directions only that this point has not yet moved along,
-  because all others are lower by γ and a random direction does not see them. This is what makes
-  parallel queries hard.
+- ``orthogonal_maximum``: <v_i, x> - γi with random orthonormal v_i. γ = 0 is Nemirovski's function with
+  random signs: from the origin each subgradient shows one v_i. With γ > 0 it is a chain: a batch of queries
+  near a point shows the first directions only that this point has not yet moved along, because all others are
+  lower by γ and a random direction does not see them. This is what makes parallel queries hard.
 - ``random_maximum``: random rows and offsets. ``regression_instances`` has means over rows.
 
 Source: Nemirovski and Yudin 1983; Nemirovski 1994 (parallel complexity); Bubeck, Jiang, Lee, Li and

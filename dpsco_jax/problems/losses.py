@@ -1,9 +1,8 @@
 """Losses with their constants: each factory returns an ``Objective``.
 
-What it computes: convex losses per item, their Lipschitz and smoothness constants. For a linear
-model with link φ, ‖∇loss‖ = |φ'|·‖x‖ and ‖∇²loss‖ = φ''·‖x‖², so with features of norm at most B
-the constants are sup|φ'|·B and sup φ''·B². All constants are attained in the limit, so none can be
-lowered.
+What it computes: convex losses per item, their Lipschitz and smoothness constants. For a linear model with
+link φ, ‖∇loss‖ = |φ'|·‖x‖ and ‖∇²loss‖ = φ''·‖x‖², so with features of norm at most B the constants are
+sup|φ'|·B and sup φ''·B². All constants are attained in the limit, so none can be lowered.
 
 | loss | link or loss | Lipschitz | smoothness |
 | --- | --- | --- | --- |

@@ -1,11 +1,9 @@
 """What is optimized: a loss per item, with the constants that theory needs, known beforehand.
 
-What it holds: ``Objective`` carries a loss, its Lipschitz and smoothness
-constants, its domain and, for linear models, what a closed-form gradient needs. ``Example`` and
-``OneHot`` are the forms of an item.
+What it holds: ``Objective`` carries a loss, its Lipschitz and smoothness constants, its domain and, for
+linear models, what a closed-form gradient needs. ``Example`` and ``OneHot`` are the forms of an item.
 
-Source: the setting of stochastic convex optimization over users, e.g. thesis chapter 1, section
-1.3.
+Source: the setting of stochastic convex optimization over users, e.g. thesis chapter 1, section 1.3.
 
 Formal guarantee: the constants hold for every item, whatever it contains, because the bounds that they rest
 on are enforced inside the loss (features are projected onto their bound, labels onto their range). They are

@@ -6,9 +6,8 @@ host, in float64, on sparse rows.
 
 Source: Boyd and Vandenberghe 2004, Algorithm 9.5.
 
-Formal guarantee: not private: its output is a function of the data without noise. The reported
-``gap`` is a proven bound on the distance to the optimal value: ‖gradient‖²/(2μ) for a μ-strongly
-convex objective.
+Formal guarantee: not private: its output is a function of the data without noise. The reported ``gap`` is a
+proven bound on the distance to the optimal value: ‖gradient‖²/(2μ) for a μ-strongly convex objective.
 
 Cost: per iteration one pass over the rows and a dense dim × dim solve; about ten iterations.
 """

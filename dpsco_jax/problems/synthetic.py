@@ -36,8 +36,7 @@ class Instance(NamedTuple):
     Attributes:
         objective: the loss, with its constants.
         data: users × items.
-        minimizer: of the mean user loss plus regularizer on ``data``; ``[dim]``, float64 on the
-            host.
+        minimizer: of the mean user loss plus regularizer on ``data``; ``[dim]``, float64 on the host.
     """
 
     objective: Objective
@@ -123,8 +122,7 @@ def linear_regression(
         num_users: at least 1.
         items_per_user: at least 1; items in all must be at least ``dim`` unless ``ridge > 0``.
         dim: at least 1.
-        heterogeneity: nonnegative; distance of a user's slope from the common one (root mean
-            square).
+        heterogeneity: nonnegative; distance of a user's slope from the common one (root mean square).
         noise: nonnegative; standard deviation of a label's noise.
         ridge: λ of the regularizer (λ/2)·‖params‖².
 

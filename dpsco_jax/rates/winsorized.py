@@ -6,9 +6,8 @@ error of the winsorized mean, the risks of empirical and population minimization
 class, and the lower bounds. Names that end in ``_rate`` leave constants and logarithms out; the others
 are bounds with all constants.
 
-Source: L Theorems 2, 4 to 10, Corollary 3. Corrected where docs/corrections.md says so: Theorem 2
-needs ε ≤ 8·ln(1/δ); Theorem 7 spends ε/3 on each draw, so its error is 48τ/(nε)·ln(25K·ln(5/α)/α²)
-(printed: 16τ/(nε)).
+Source: L Theorems 2, 4 to 10, Corollary 3. Corrected where docs/corrections.md says so: Theorem 2 needs ε ≤
+8·ln(1/δ); Theorem 7 spends ε/3 on each draw, so its error is 48τ/(nε)·ln(25K·ln(5/α)/α²) (printed: 16τ/(nε)).
 
 Formal guarantee: lower bounds hold for user-level privacy under replacement of one user, (ε, δ) for
 Theorems 6 and 9, pure ε for Theorem 8.

@@ -1,8 +1,7 @@
 """Cells: what one experiment consists of, and the name by which a finished piece is found again.
 
-An experiment is a frozen dataclass. The fields made by ``axis`` span its cells; every other field
-is a constant of the experiment. A cell is one point of the product of the axes, and its identity is
-a hash of
+An experiment is a frozen dataclass. The fields made by ``axis`` span its cells; every other field is a
+constant of the experiment. A cell is one point of the product of the axes, and its identity is a hash of
 
     the experiment's name and version, all its constants, and the cell's own settings,
 

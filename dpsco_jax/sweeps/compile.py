@@ -1,13 +1,11 @@
 """One compiled program for many cells: vmapped, sharded over devices, sized to fit memory.
 
-Every call of the compiled program runs one chunk of a fixed number of cells; the last chunk is
-filled up with copies, so nothing is compiled twice. With several devices each runs its own part of
-the chunk (``shard_map``), without communication: the slowest cell of one device does not hold up
-another.
+Every call of the compiled program runs one chunk of a fixed number of cells; the last chunk is filled up with
+copies, so nothing is compiled twice. With several devices each runs its own part of the chunk
+(``shard_map``), without communication: the slowest cell of one device does not hold up another.
 
-Guarantee: a cell draws the same random numbers in every chunk, on every device (its key comes from
-its identity); its results agree up to the rounding with which a compiler may order sums for another
-size.
+Guarantee: a cell draws the same random numbers in every chunk, on every device (its key comes from its
+identity); its results agree up to the rounding with which a compiler may order sums for another size.
 
 Cost: one compilation; one more for each time that a chunk turns out not to fit in memory.
 """
@@ -40,8 +38,7 @@ class Chunked(NamedTuple):
     Attributes:
         size: number of cells that one call runs.
         names: of the results.
-        call: ``call(key_words, inputs)`` with stacked arguments of that length, to a dict of
-            arrays.
+        call: ``call(key_words, inputs)`` with stacked arguments of that length, to a dict of arrays.
     """
 
     size: int
@@ -67,8 +64,7 @@ def compile_chunk(
     Args:
         program: as built by the experiment.
         example: the inputs of any cell of the batch.
-        cells_per_chunk: how many cells a chunk should have; rounded up to a multiple of the
-            devices.
+        cells_per_chunk: how many cells a chunk should have; rounded up to a multiple of the devices.
         memory_limit: bytes of temporary memory and arguments allowed on each device.
         devices: where to run; the cells of a chunk are split evenly among them.
 

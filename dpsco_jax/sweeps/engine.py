@@ -56,8 +56,7 @@ class Options:
     Attributes:
         cells_per_chunk: how many cells run, and are stored, together. More are faster on a GPU;
             fewer lose less when a run is killed.
-        memory_gb: GiB that a chunk may hold on each device. A chunk that needs more is made
-            smaller.
+        memory_gb: GiB that a chunk may hold on each device. A chunk that needs more is made smaller.
     """
 
     cells_per_chunk: int = 64

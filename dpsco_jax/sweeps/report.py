@@ -52,10 +52,9 @@ def summarize(table: pd.DataFrame, by: Sequence[str], values: Sequence[str]) -> 
     """Mean, standard error and 95 % interval over whatever the columns ``by`` leave open.
 
     Returns:
-        One row for each combination of ``by``, in order of appearance, with ``count`` and, for
-        every value, ``<value>``: the mean, ``<value>_se``: the sample standard deviation over the
-        square root of the count, and ``<value>_ci``: half the width of Student's 95 % interval of
-        the mean.
+        One row for each combination of ``by``, in order of appearance, with ``count`` and, for every value,
+        ``<value>``: the mean, ``<value>_se``: the sample standard deviation over the square root of the
+        count, and ``<value>_ci``: half the width of Student's 95 % interval of the mean.
 
     Raises:
         ValueError: ``by`` or ``values`` name what is no column of ``table``.

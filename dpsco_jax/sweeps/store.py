@@ -1,10 +1,9 @@
 """Finished cells in SQLite: each stored once, by runs that may be killed at any moment.
 
-Before a run computes cells it claims them; storing a cell and giving up its claim are one
-transaction. A claim counts for as long as the run that made it lives, which the operating system
-answers: every run holds a lock on a file of its own, and the kernel drops it however the process
-ends. So several runs can share the work of one experiment, and what a killed run had claimed is
-free again at once.
+Before a run computes cells it claims them; storing a cell and giving up its claim are one transaction. A
+claim counts for as long as the run that made it lives, which the operating system answers: every run holds a
+lock on a file of its own, and the kernel drops it however the process ends. So several runs can share the
+work of one experiment, and what a killed run had claimed is free again at once.
 
 Guarantee: a cell with a result is never computed or overwritten again, and a cell that was stored
 is never lost, ``kill -9`` included (SQLite's journal, synchronized at every commit). All runs must
@@ -158,14 +157,12 @@ class Store:
         Args:
             cells: candidates, in order of preference. Of an iterator no more are taken than are looked at,
                 so that it can be given again.
-            attempts: what ``pending`` said; a cell that has been tried since is another run's
-                business.
+            attempts: what ``pending`` said; a cell that has been tried since is another run's business.
             limit: how many to take at most.
             elsewhere: gets the cells that were looked at and are claimed at this moment.
 
         Returns:
-            Those that now belong to this run: at most ``limit``, neither stored nor claimed
-            elsewhere.
+            Those that now belong to this run: at most ``limit``, neither stored nor claimed elsewhere.
         """
         busy = [] if elsewhere is None else elsewhere
         with self._transaction():

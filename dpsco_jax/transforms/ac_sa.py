@@ -4,14 +4,12 @@ What it computes: minimizes f + h over a convex set K from gradients of f that m
 three sequences: the query point md (the parameters that the caller holds, where the next gradient
 is to be evaluated), the prox point x, and the aggregate ag (the point to report).
 
-Source: Ghadimi and Lan 2012, Optimal stochastic approximation algorithms for strongly convex
-stochastic composite optimization I; Algorithm 3 of the thesis (chapter 1, Breaking the quadratic
-barrier), with α_t = 2/(t + 1) where that prints 2/(t + 2), and with halved squared norms in the
-prox step.
+Source: Ghadimi and Lan 2012, Optimal stochastic approximation algorithms for strongly convex stochastic
+composite optimization I; Algorithm 3 of the thesis (chapter 1, Breaking the quadratic barrier), with α_t =
+2/(t + 1) where that prints 2/(t + 2), and with halved squared norms in the prox step.
 
-Formal guarantee: none of privacy; it is post-processing of the gradients that it is given. If f is
-L-smooth and μ-strongly convex and gradients are unbiased with variance V, then for every point z
-of K
+Formal guarantee: none of privacy; it is post-processing of the gradients that it is given. If f is L-smooth
+and μ-strongly convex and gradients are unbiased with variance V, then for every point z of K
 
     μ > 0, smoothness = L:       E[F(ag_T) - F(z)] ≤ 2L‖x_0 - z‖²/(T(T+1)) + 2V/(μ(T+1)),
     μ = 0, smoothness = Γ ≥ 2L:  E[F(ag_T) - F(z)] ≤ 2Γ‖x_0 - z‖²/(T(T+1)) + V(2T+1)/(6Γ),

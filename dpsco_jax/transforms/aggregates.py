@@ -59,9 +59,8 @@ def clipped_sum(
 ) -> Aggregate:
     """The sum of the users' contributions, each clipped to ``clip_norm``, or layer by layer.
 
-    Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none.
-    ``update`` takes ``user_mask`` (bool ``[users]``, False for padding and for users not sampled)
-    as an extra argument.
+    Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none. ``update``
+    takes ``user_mask`` (bool ``[users]``, False for padding and for users not sampled) as an extra argument.
 
     Args:
         clip_norm: bound C on the l2 norm of one user's contribution over all leaves; or, for clipping per

@@ -31,8 +31,7 @@ class AverageState(NamedTuple):
     """State of ``average``.
 
     Attributes:
-        average: the average of the iterates so far, in at least float32; the start before the
-            first.
+        average: the average of the iterates so far, in at least float32; the start before the first.
         steps: how many iterates are in it.
     """
 

@@ -84,11 +84,10 @@ def centred_clip(
 ) -> Aggregate:
     """The mean of users clipped around a centre that follows the releases; for ``privatize``.
 
-    Updates have a leading axis of users on every leaf, ``[users, ...]``; what ``privatize`` returns has
-    none. ``update`` takes ``user_mask`` as ``clipped_mean`` does. The statistic without noise is no update:
-    it is in units of the radius. The standard deviation of what is released is
-    ``noise_multiplier * sensitivity * radius``, with a sensitivity of ``2 / num_users`` (``1 / num_users``
-    but for REPLACE_ONE).
+    Updates have a leading axis of users on every leaf, ``[users, ...]``; what ``privatize`` returns has none.
+    ``update`` takes ``user_mask`` as ``clipped_mean`` does. The statistic without noise is no update: it is
+    in units of the radius. The standard deviation of what is released is ``noise_multiplier * sensitivity *
+    radius``, with a sensitivity of ``2 / num_users`` (``1 / num_users`` but for REPLACE_ONE).
 
         optimizer = optax.chain(
             transforms.privatize(

@@ -6,12 +6,11 @@ things go on: ledgers are charged, and keys advance, since no key may be used tw
 
 Source: the halting rule of AboveThreshold-guarded algorithms (Algorithms 28 and 32 of the thesis).
 
-Formal guarantee: the loss stated by the ledger does not depend on when, or whether, the chain
-halted. The number of steps until the halt is a function of the data; a loss that stopped growing
-there would be a random variable computed from the data, while (ε, δ) bounds what is fixed in
-advance: a run that halts early states the price of the steps that it was given. The condition
-itself must be a function of released values (or its own price be charged): when a chain stops is
-visible to everybody.
+Formal guarantee: the loss stated by the ledger does not depend on when, or whether, the chain halted. The
+number of steps until the halt is a function of the data; a loss that stopped growing there would be a random
+variable computed from the data, while (ε, δ) bounds what is fixed in advance: a run that halts early states
+the price of the steps that it was given. The condition itself must be a function of released values (or its
+own price be charged): when a chain stops is visible to everybody.
 
 Cost: a halted chain still computes its steps, under ``jit`` and ``vmap`` nothing is skipped.
 """
@@ -34,8 +33,7 @@ class HaltState(NamedTuple):
     Attributes:
         halted: whether the chain has stopped, bool.
         steps: how many updates have been applied, int32.
-        inner: the state of the inner chain after the last applied update, ledgers and keys
-            excepted.
+        inner: the state of the inner chain after the last applied update, ledgers and keys excepted.
     """
 
     halted: jax.Array

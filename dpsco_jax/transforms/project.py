@@ -1,8 +1,7 @@
 """Project: keeps parameters in a convex set.
 
-What it computes: the update after which the parameters are the projection of where the update so
-far would have taken them. Last in a chain of gradient steps it makes them projected gradient
-steps.
+What it computes: the update after which the parameters are the projection of where the update so far would
+have taken them. Last in a chain of gradient steps it makes them projected gradient steps.
 
 Source: projected (sub)gradient descent.
 

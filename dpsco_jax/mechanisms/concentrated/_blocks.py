@@ -5,10 +5,9 @@ each pair v, w whether ‖v - w‖ <= ρ and whether ‖v - w‖ <= 2ρ, up to a
 advance; counts of these for the vectors of either block; an order in which every pair of blocks is met once.
 A vector that is not finite, is masked out or is farther than B · ρ from the anchor is near nobody.
 
-Each verdict is a function of its two vectors and of public values (anchor, radius,
-shapes), symmetric, and true of a vector and itself. With r = ρ·(1 + h), h = √(1 + 5η/2) - 1 for the η of
-``square_error``, distances being those of the floating-point vectors as real numbers, there is r' <= r
-such that
+Each verdict is a function of its two vectors and of public values (anchor, radius, shapes), symmetric, and
+true of a vector and itself. With r = ρ·(1 + h), h = √(1 + 5η/2) - 1 for the η of ``square_error``, distances
+being those of the floating-point vectors as real numbers, there is r' <= r such that
 (a) near at ρ if the distance is at most ρ, and only if it is at most r';
 (b) near at 2ρ if the distance is at most 2r', and only if it is at most 2r.
 Derivation, in units of ρ, unit roundoff u, rows y = (v - a) / ρ of norm at most B: y carries a relative

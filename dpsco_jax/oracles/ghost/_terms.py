@@ -1,9 +1,8 @@
 """Norms and weighted sums of gradients that are sums of products of two vectors, without building them.
 
-A gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T,
-K] and ``right`` [S, T, N]; for a look-up, ``left`` [S, T] holds the numbers of rows and stands for their
-unit vectors. The squared norm is Σ_ts ⟨l_t, l_s⟩·⟨r_t, r_s⟩, one number for a pair of products in place
-of K·N for each.
+A gradient G = Σ_t l_t ⊗ r_t, of one example, is kept as its factors: ``left`` [S, T, K] and ``right`` [S, T,
+N]; for a look-up, ``left`` [S, T] holds the numbers of rows and stands for their unit vectors. The squared
+norm is Σ_ts ⟨l_t, l_s⟩·⟨r_t, r_s⟩, one number for a pair of products in place of K·N for each.
 
 Source: Goodfellow 2015 for T = 1; Li, Tramèr, Liang and Hashimoto 2022, section 4 ("ghost clipping").
 
@@ -13,9 +12,8 @@ With u the unit roundoff of float32 and γ_n = n·u/(1 - n·u), an inner product
 by γ_n·‖a‖‖b‖ (Higham 2002, section 3.1). So the sum over pairs, which is added up along one axis and then
 along the other, is off by γ·L² with n = K + N + 2T, and an entry of the sum of products by γ of the sum of
 its terms' sizes, which makes γ·L in norm. Both are added, what is flushed to zero below 2^-126, too, and
-terms of second order: docs/theory/ghost.md, section 1, has the proof. Weights below ``LEAST_WEIGHT`` have
-to be zero. An example whose squared norms leave the range of float32 has an infinite bound; so has one with
-NaN.
+terms of second order: docs/theory/ghost.md, section 1, has the proof. Weights below ``LEAST_WEIGHT`` have to
+be zero. An example whose squared norms leave the range of float32 has an infinite bound; so has one with NaN.
 
 Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held for an example; look-ups take
 T²·N, and ``_parts.norm_bound`` is for many of them.

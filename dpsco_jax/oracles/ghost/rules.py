@@ -1,10 +1,9 @@
 """The table of rules: how the gradient of a use of parameters falls apart into products of two vectors.
 
-What it computes: for an equation with one operand of parameters, ``Rule.factors`` gives the left and
-right factors of the gradient in that operand from the other operands and the cotangent of the result,
-for one example, outside of loops. ``Rule.axes`` says which axes of the operand the three axes S, K and N
-of the gradient are: together they are all of them. Equations without a rule are differentiated as they
-are.
+What it computes: for an equation with one operand of parameters, ``Rule.factors`` gives the left and right
+factors of the gradient in that operand from the other operands and the cotangent of the result, for one
+example, outside of loops. ``Rule.axes`` says which axes of the operand the three axes S, K and N of the
+gradient are: together they are all of them. Equations without a rule are differentiated as they are.
 
 Source: dense layers, Goodfellow 2015; convolutions as products with patches, Rochette, Manoel and Tramel
 2019 and Bu et al. 2022; look-ups, Li et al. 2022.

@@ -7,21 +7,19 @@ Source: Bu et al. 2023 ("book-keeping"); normalization instead of clipping, Bu e
 clipping").
 
 Formal guarantee: every example adds factor·g, with factor·‖g‖ ≤ ``clip_norm`` for the g that its stored
-activations and cotangents make up, roundings of the product included (``_terms``, ``geometry.norms``);
-it adds zero where a norm is not finite, above 1e19 or so, or above 2^43 times its bound. So the sum
-moves by at most ``clip_norm`` when an example is taken away and by twice that when one is replaced while
-all others stay in their places, whatever the loss: an activation or a cotangent of an example is a function
-of that example and of the parameters. The rounding of the sum is included: examples are added up as
-``_adding`` says, and ``clip_norm`` is made smaller by what that may lose (docs/theory/ghost.md). A loss
-that reduces over a named axis, as for statistics of a batch, is refused, as is one with side effects
-(``dpsco_jax._effects``), and one that draws by keys of the example by which JAX would draw for all examples
-(``dpsco_jax._record_keys``); else it is given one example alone.
-What it closes over is taken to be public. (A callback that asks for whole batches is not seen through.)
-Convolutions of which a compiled batch would mix examples that are not finite, and rules of its own for
-batches, run one example after the other (``oracles._convolutions``).
+activations and cotangents make up, roundings of the product included (``_terms``, ``geometry.norms``); it
+adds zero where a norm is not finite, above 1e19 or so, or above 2^43 times its bound. So the sum moves by at
+most ``clip_norm`` when an example is taken away and by twice that when one is replaced while all others stay
+in their places, whatever the loss: an activation or a cotangent of an example is a function of that example
+and of the parameters. The rounding of the sum is included: examples are added up as ``_adding`` says, and
+``clip_norm`` is made smaller by what that may lose (docs/theory/ghost.md). A loss that reduces over a named
+axis, as for statistics of a batch, is refused, as is one with side effects (``dpsco_jax._effects``), and one
+that draws by keys of the example by which JAX would draw for all examples (``dpsco_jax._record_keys``); else
+it is given one example alone. What it closes over is taken to be public. (A callback that asks for whole
+batches is not seen through.) Convolutions of which a compiled batch would mix examples that are not finite,
+and rules of its own for batches, run one example after the other (``oracles._convolutions``).
 
-Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost
-(``explain``).
+Cost: one forward and one backward pass over the examples, and what the ways of the leaves cost (``explain``).
 """
 
 import functools

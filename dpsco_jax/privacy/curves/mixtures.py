@@ -9,8 +9,7 @@ moves a sum by the sensitivity 2ρ. Distances below are in units of it.
   step to step, and the curve is that of the pair that is its own reverse. At κ = 1 it is the one above, at
   κ = 2 that of sampling without replacement, for κ = ∞ the Gaussian itself with probability q.
 
-Source: E Corollary 2.5, for sampled units; what holds for sampled users is proven in
-docs/theory/mixtures.md.
+Source: E Corollary 2.5, for sampled units; what holds for sampled users is proven in docs/theory/mixtures.md.
 
 Formal guarantee: REPLACE_ONE for one unit, whatever the others are; who was drawn is never revealed. Under
 REPLACE_SPECIAL the sensitivity is ρ, and a user's sum clipped to κρ has a cap of 2κ here. Where

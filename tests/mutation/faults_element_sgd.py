@@ -5,7 +5,7 @@ from tests.mutation import Fault, rows
 _RELEASES = "solvers/element_level/_releases.py"
 _UPDATES = "solvers/element_level/_unit_updates.py"
 _SGD = "solvers/element_level/sgd.py"
-_USER = "solvers/element_level/_user_level.py"
+_USER = "solvers/element_level/_releases.py"
 _BINOMIAL = "privacy/pld/binomial_pairs.py"
 _FIXED = "privacy/pld/hypergeometric_pairs.py"
 _GHOST = "oracles/_ghost_norms.py"

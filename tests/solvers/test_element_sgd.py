@@ -15,7 +15,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import elements, losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
-from dpsco_jax.solvers.element_level import _unit_updates, _user_level
+from dpsco_jax.solvers.element_level import _releases, _unit_updates
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.user_level import sgd
 from tests.support import independent_account as account
@@ -347,7 +347,7 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
     )
     exact = everybody(0.4, 1, 1e-3)
     assert full.user_certificate().epsilon == pytest.approx(exact, rel=1e-3)
-    assert exact < _user_level._group(full.releases.steps, 2.0, 1e-3, 5)[0] < 3 * exact
+    assert exact < _releases._group(full.releases.steps, 2.0, 1e-3, 5)[0] < 3 * exact
     plan = _plan(num_users=20, num_steps=1, batch_size=2)
     assert plan.user_certificate(1) == plan.certificate()
     ordered = [plan.user_certificate(k).epsilon for k in (1, 2, 3)]

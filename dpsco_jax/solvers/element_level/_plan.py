@@ -16,7 +16,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers._plan_base import MadeFor
-from dpsco_jax.solvers.element_level import _releases, _user_level
+from dpsco_jax.solvers.element_level import _releases
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.work import Work
 
@@ -130,7 +130,7 @@ class UnitPlan(MadeFor):
             ValueError: if ``elements`` is not in [1, K], or there is no certificate.
         """
         _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev)
-        return _user_level.user_certificate(self.releases, elements)
+        return _releases.user_certificate(self.releases, elements)
 
     def remarks(self) -> list[tuple[str, str]]:
         """The lines of the printed plan that its fields do not say."""

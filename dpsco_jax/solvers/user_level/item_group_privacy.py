@@ -36,25 +36,151 @@ Example:
     ((3,), 0, True)
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
+from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, _planning, first_order, means
-from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level._item_group_plan import (
-    Plan,
-    item_budget,
-    noise_multiplier,
-    noise_stddev,
+from dpsco_jax.solvers import (
+    _arguments,
+    _averaged_steps,
+    _costs,
+    _plan_base,
+    _planning,
+    first_order,
+    means,
+    plans,
 )
+from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "item_budget", "plan", "solve"]
+
+_ASSUMES = ("the key and the items drawn in each step stay secret",)
+
+
+@pytree
+class Plan(MadeFor):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        num_users: N.
+        items_per_user: m, the number of item slots of a user.
+        dim: number of parameters.
+        num_steps: T.
+        batch_size: B, items drawn in a step; ``None`` for all N·m slots.
+        constants: ``"tight"`` or ``"paper"``: where the noise comes from.
+        chunk_size: items whose gradients are held at once.
+        noise_multiplier: σ over the ℓ2 sensitivity of the sum: 2·m·``clip_norm`` to a user if all items
+            take part, 2·``clip_norm`` to one draw else.
+        clip_norm: bound on an item's gradient.
+        step_size: η.
+        epsilon: the budget that was planned for; what is spent follows from the numbers that run.
+        delta: δ of that budget; the certificate is for this δ.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+    """
+
+    num_users: int = static()
+    items_per_user: int = static()
+    dim: int = static()
+    num_steps: int = static()
+    batch_size: int | None = static()
+    constants: str = static(choices=("tight", "paper"))
+    chunk_size: int = static()
+    noise_multiplier: Number
+    clip_norm: Number
+    step_size: Number
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
+
+    @property
+    def scheme(self) -> privacy.FullBatch | privacy.WithReplacement:
+        """How users take part in a step."""
+        return _scheme(self.num_users, self.batch_size)
+
+    @property
+    def mean(self) -> means.ClippedItems:
+        """What a step releases."""
+        return means.ClippedItems(
+            self.chunk_size, self.scheme, self.clip_norm, self.noise_multiplier
+        )
+
+    @property
+    def item_gradients(self) -> int:
+        """Item gradients of the whole run, empty slots included."""
+        return self.num_steps * (self.batch_size or self.num_users * self.items_per_user)
+
+    @property
+    def noise_stddev(self) -> float:
+        """σ of the noise on the mean gradient of a step."""
+        return _noise_stddev(self.noise_multiplier, self.clip_norm, self.num_users, self.batch_size)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bound on the excess risk assumes; privacy assumes none of it."""
+        return (
+            f"losses are convex and {float(self.clip_norm):.4g}-Lipschitz",
+            f"every user has {self.items_per_user} items",
+        )
+
+    @property
+    def relation(self) -> NeighboringRelation:
+        """Which data sets are neighbours: one user is replaced."""
+        return _planning.REPLACE_ONE
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the guarantee covers a run with these numbers; a bool, may be traced."""
+        return positive_and_finite(self.noise_multiplier, self.clip_norm)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        step = self.mean.work_for(self.num_users, item) + _costs.method(item.dim)
+        return step * self.num_steps + _costs.prepared(self.num_users, item)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs, infinite where one is out of its range; may be traced."""
+        return privacy.unbounded_unless(self.accounted, self._steps(self.noise_multiplier))
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of a run of these numbers, by the tightest accountant; infinite as ``loss`` is.
+
+        Raises:
+            ValueError: ``delta`` is not in (0, 1), or a number is none of its kind.
+        """
+        delta, multiplier = float(self.delta), float(self.noise_multiplier)
+        if not bool(self.accounted):
+            return privacy.Certificate(
+                math.inf, delta, _planning.REPLACE_ONE, "definition", _ASSUMES
+            )
+        if self.batch_size is None:
+            releases = _planning.fixed_size(self.num_users, self.num_users, self.num_steps)
+            return releases.certificate(multiplier, delta)
+        epsilon = float(privacy.epsilon(self._steps(multiplier), delta))
+        accountant = accounted_by("Rényi curves")
+        return privacy.Certificate(epsilon, delta, _planning.REPLACE_ONE, accountant, _ASSUMES)
+
+    def _steps(self, multiplier: Any) -> privacy.PrivacyLoss:
+        return _run_loss(self.num_users, self.batch_size, self.num_steps, multiplier)
+
+    def __str__(self) -> str:
+        tight = self.constants == "tight"
+        group = "all items change at once" if tight else "black box"
+        return plans.describe(
+            "item-level DP-SGD, for users", self, [("from items to users", group)]
+        )
 
 
 @_plan_base.remembers
@@ -96,12 +222,12 @@ def plan(
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm
     clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
     if constants == "tight":
-        multiplier = noise_multiplier(
+        multiplier = _noise_multiplier(
             num_users, batch_size, num_steps, budget.epsilon, budget.delta
         )
     else:
         each = item_budget(budget.epsilon, budget.delta, items_per_user)
-        multiplier = noise_multiplier(num_users * items_per_user, batch_size, num_steps, *each)
+        multiplier = _noise_multiplier(num_users * items_per_user, batch_size, num_steps, *each)
         if batch_size is None:  # from the sensitivity to an item to that to a user
             multiplier = _planning.float32_above(multiplier / items_per_user)
     step_size, excess_bound = _averaged_steps.step_and_bound(
@@ -110,7 +236,7 @@ def plan(
         batch_size=num_users if batch_size is None else batch_size,
         rate=None,
         clip_norm=clip_norm,
-        noise_stddev=noise_stddev(multiplier, clip_norm, num_users, batch_size),
+        noise_stddev=_noise_stddev(multiplier, clip_norm, num_users, batch_size),
         step_size=step_size,
         averaging="uniform",
     )
@@ -157,14 +283,76 @@ def solve(
     slots = jax.tree.leaves(data.items)[0].shape[1]
     planned = f"of plan.items_per_user = {plan.items_per_user} slots"
     _checks.require(slots == plan.items_per_user, "data", slots, planned)
-    mean = means.ClippedItems(
-        chunk_size=plan.chunk_size,
-        scheme=plan.scheme,
-        clip_norm=plan.clip_norm,
-        noise_multiplier=plan.noise_multiplier,
-    )
     method = first_order.projected_sgd(plan.step_size, objective.domain)
     found = first_order.run(
-        key, mean, method, objective, data, params, plan.num_steps, plan.item_gradients, trace=trace
+        key,
+        plan.mean,
+        method,
+        objective,
+        data,
+        params,
+        plan.num_steps,
+        plan.item_gradients,
+        trace=trace,
     )
     return found._replace(privacy=privacy.unbounded_unless(plan.accounted, found.privacy))
+
+
+def item_budget(epsilon: float, delta: float, items_per_user: int) -> tuple[float, float]:
+    """(ε₀, δ₀) for one item that group privacy makes (ε, δ) for all m items of a user.
+
+    An (ε₀, δ₀) guarantee for one item is (m·ε₀, δ₀·(e^(mε₀) - 1)/(e^ε₀ - 1)) for m of them.
+
+    Args:
+        epsilon: for a user, positive.
+        delta: for a user.
+        items_per_user: m ≥ 1.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    _checks.require_positive("epsilon", epsilon)
+    _checks.require_inside("delta", delta)
+    items_per_user = _checks.require_count("items_per_user", items_per_user)
+    each = epsilon / items_per_user
+    return each, delta * math.expm1(each) / math.expm1(epsilon) if items_per_user > 1 else delta
+
+
+def _scheme(population: int, batch_size: int | None) -> privacy.FullBatch | privacy.WithReplacement:
+    """How the users of a step are drawn: everybody, or with replacement."""
+    if batch_size is None:
+        return privacy.FullBatch()
+    return privacy.WithReplacement(population, batch_size)
+
+
+def _run_loss(
+    population: int, batch_size: int | None, num_steps: int, multiplier: Any
+) -> privacy.PrivacyLoss:
+    """What all steps cost: of plans, of their certificates, and what they are calibrated to."""
+    step = _scheme(population, batch_size).gaussian_loss(multiplier, _planning.REPLACE_ONE)
+    return privacy.scale(step, num_steps)
+
+
+def _noise_multiplier(
+    population: int, batch_size: int | None, num_steps: int, epsilon: float, delta: float
+) -> float:
+    """The smallest multiplier that meets (ε, δ) for one of a population of users, or of items."""
+    if batch_size is None:
+        releases = _planning.fixed_size(population, population, num_steps)
+        return releases.noise_multiplier(epsilon, delta, "pld")
+    most = 2 * math.sqrt(num_steps) / delta
+    # The ledger adds in float32 and rounds up: leave it the room.
+    room = epsilon * (1 - 2e-5)
+    start = rule_of_thumb(room, delta, num_steps, batch_size / population)
+
+    def spent(multiplier: float) -> float:
+        return float(
+            privacy.epsilon(_run_loss(population, batch_size, num_steps, multiplier), delta)
+        )
+
+    return _planning.float32_above(least_multiplier(spent, room, delta, start, most))
+
+
+def _noise_stddev(multiplier: Any, clip_norm: Any, num_users: int, batch_size: int | None) -> float:
+    """Standard deviation of the noise on the mean gradient of a step."""
+    return 2 * float(multiplier) * float(clip_norm) / (batch_size or num_users)

@@ -35,7 +35,7 @@ FAULTS = (
     Fault("whitened: the descent follows the planned quantile where a class is rare", _WHITENED, "plan, phase, quantile, objective, bends,", "plan, phase, plan.quantile, objective, bends,", _RARE),
     Fault("whitened: steps on an intercept that is far out have no limit", _FIRST, "return jnp.clip(moved, -_LONGEST, _LONGEST) if classes else moved", "return moved", _RARE),
     Fault("whitened: steps on the intercept of a rare class are as long as curvature lets them", _FIRST, "jnp.maximum(bends.largest / _LONGER, noise / _MOVED)", "jnp.maximum(bends.largest / _LONGER, 0.0)", _RARE),
-    Fault("whitened: the intercept of a rare class may be as far as noise carries it", _WHITENED, "bounded = _rare_class.within_noise(objective, found, known.start, stddev)", "bounded = found", _RARE),
+    Fault("whitened: the intercept of a rare class may be as far as noise carries it", _WHITENED, "bounded = _rare_class.within_noise(objective, found, start, stddev)", "bounded = found", _RARE),
     Fault("whitened: the radius is searched at the planned quantile where a class is rare", _WHITENED, "spare = 1.0 - quantile", "quantile = plan.quantile; spare = 1.0 - quantile", _RARE),
     Fault("whitened: a quantile that was asked for is replaced where a class is rare", "solvers/user_level/_whitened_plan.py", "2.0 * math.sqrt(dim) * whole / num_users, 1.0\n", "2.0 * math.sqrt(dim) * whole / num_users, 0.0\n", _RARE),
     Fault("whitened: a ball is met by its nearest point in ℓ2, from which a descent ends elsewhere", _DESCENT, "if objective.domain.radius is not None:", "if False:", ('tests/solvers/test_whitened_sgd.py::test_without_noise_it_ends_at_the_minimizer_over_a_ball',)),

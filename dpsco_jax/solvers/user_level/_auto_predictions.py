@@ -171,11 +171,10 @@ def whitened_sgd(p: Setting, plan: Any) -> float:
     squares = _leveled(p, 0.25 if plan.matrix_multiplier is None else 0.0, centred=True)
     clip = _clipping(p, plan, squares)
     hessian = squares * (clip.kept * model.bend + model.ridge / model.curvatures)
-    steps = plan.warm_steps, plan.num_steps
     bends = _typical_link.Bends(model.bend, 1.0, model.bend)
     rates = [float(_whitened_descent.step(plan, phase, bends, clip.radius)) for phase in (0, 1)]
-    warm = (1 - np.minimum(rates[0] * hessian, 1)) ** steps[0]
-    response = descent.averaged(hessian, rates[1], steps[1])
+    warm = (1 - np.minimum(rates[0] * hessian, 1)) ** plan.warm_steps
+    response = descent.averaged(hessian, rates[1], plan.num_steps)
     response = response._replace(kept=response.kept * warm)
     return _scaled(p, squares, response, clip, float(plan.noise_multiplier))
 

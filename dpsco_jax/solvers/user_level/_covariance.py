@@ -1,24 +1,18 @@
 """How far the result of whitened SGD may be off, by noise and by chance: a sandwich from two releases.
 
-What it computes: in the coordinates of ``_coordinates``, with H the mean Hessian of the clipped loss at the
-result, ρ²G the mean square of the users' clipped gradients, λ the ridge (of the objective and against noise)
-and s²·I the covariance of the mean noise of the averaged steps,
+In the coordinates of ``_coordinates``, with H the mean Hessian of the clipped loss at the result, ρ²G the
+mean square of the users' clipped gradients, λ the ridge (of the objective and against noise) and s²·I the
+covariance of the mean noise of the averaged steps, it is
 
     (H + λ)⁻¹·(ρ²G/N + s²·I)·(H + λ)⁻¹,
 
-carried back to the parameters. The first term of the middle is chance: N users were drawn from all the
-world; the second is the noise of privacy. H and G are released once each with Gaussian noise, and lose it
-again as far as can be told (``shrunk``).
+carried back to the parameters (Huber 1967, White 1980; for averaged SGD Polyak and Juditsky 1992). The first
+term of the middle is chance: N users were drawn from all the world. The second is the noise of privacy. H and
+G are sums of positive semi-definite matrices (``oracles.sandwich``), each released once with Gaussian noise,
+of which as much is taken away as can be told (``shrunk``).
 
-Source: own; the sandwich of Huber 1967 and White 1980, and for averaged SGD with noise of covariance s²·T on
-a step Polyak and Juditsky 1992.
-
-Formal guarantee: two Gaussian releases of sums of positive semi-definite matrices (``oracles.sandwich``),
-each with the multiplier of the plan; the rest is post-processing of what was released. That intervals cover
-is not proven: it rests on averaged steps that have forgotten their start, on a bias by clipping and ridge
-that is small, and on matrices that are larger than their noise.
-
-Cost: one pass over the features, dim² products a row; dim³ once.
+That intervals cover is not proven: it rests on averaged steps that have forgotten their start, on a bias by
+clipping and ridge that is small, and on matrices that are larger than their noise.
 """
 
 from typing import Any

@@ -1,16 +1,12 @@
 """A first intercept for whitened SGD: fitted alone, before the other parameters.
 
-What it computes: noisy gradient descent on one number (of a matrix of parameters, on one for each output),
-averaged with weights that grow as k². A ridge pulls it towards its start, the more strongly the larger the
-noise is. Where a class is rare the link is nearly flat: steps are then longer, as long as the noise of one
-moves a margin by a half at most, in deviation.
+Noisy gradient descent on one number (of a matrix of parameters, on one for each output), averaged with
+weights that grow as k². A ridge pulls it towards its start: the more, the less of it can be seen through the
+noise. Where a class is rare the link is nearly flat. Steps are then longer, up to the length at which the
+noise of one moves a margin by a half, in deviation.
 
-Source: own.
-
-Formal guarantee: each step releases the mean of users' slopes, clipped to a public number, with Gaussian
-noise: the cost is that of ``transforms.privatize``. All else is post-processing.
-
-Cost: one pass over the intercept's column for each step.
+Each step releases the mean of users' slopes, clipped to a public number, with Gaussian noise: the cost is
+that of ``transforms.privatize``.
 """
 
 from typing import Any, NamedTuple
@@ -38,11 +34,11 @@ _LONGEST = 2.0  # a step, in margins of classes
 
 
 class InterceptPrior(NamedTuple):
-    """What is known of an intercept b before anything is released, beside the noise of its descent.
+    """What is known of an intercept b before anything is released, and the noise of its descent.
 
-    A priori b ~ N(start, s²), s of twice the planned margin. If the gradient at the start is h·(start - b)
-    with noise of variance t², then the descent ends at the mean of b given what was released where b is drawn
-    to the start by λ = t²/(s²·h): noise does not carry it far beyond s, whatever the link is there.
+    A priori b ~ N(start, s²), where s is twice the planned margin. If the gradient at the start is
+    h·(start - b) with noise of variance t², then a descent with the ridge λ = t²/(s²·h) ends at the mean of b
+    given what was released: noise does not carry it far beyond s, whatever the link is there.
 
     Attributes:
         variance: s².
@@ -65,10 +61,10 @@ class InterceptPrior(NamedTuple):
         return self.curvature * self.noise**0.5
 
     def weighed(self, moved: jax.Array) -> jax.Array:
-        """The way from the start that the descent has found, longer where it is too long for the prior.
+        """How far to go from the start: what the descent found, or more if that is far for the prior.
 
-        s² is the prior's, or what the square of the estimate without λ has above four times its noise: an
-        intercept that is seen beyond doubt is not drawn back.
+        s² is the prior's, or the square of the estimate without λ less four times its noise if that is more:
+        an intercept that is seen beyond doubt is not pulled back.
         """
         free = moved * (1.0 + self.noise / self.variance)
         seen = jnp.mean(jnp.square(free)) - 4.0 * self.noise

@@ -1,13 +1,7 @@
 """A sum over users under Gaussian noise, as their mean, with the noise's size and its cost.
 
-What it computes: (Σ_u t_u + noise)/N, for terms t_u of a bounded norm.
-
-Source: the Gaussian mechanism.
-
-Formal guarantee: Gaussian with the given multiplier times the sensitivity that ``summed_contributions``
-proves for terms of that norm under REPLACE_ONE. The bound may be a function of what was released before.
-
-Cost: one draw of noise.
+The sensitivity is the one that ``transforms.summed_contributions`` proves for terms of a bounded norm under
+REPLACE_ONE. The bound may be a function of what was released before.
 """
 
 from typing import Any, NamedTuple
@@ -44,8 +38,8 @@ def released(
         total: the sum over users.
         bound: on the norm of a term, as the sum was made.
         multiplier: σ over the sensitivity.
-        nonnegative: whether no two terms have a negative product, which makes the sensitivity √2 times
-            the bound in place of twice.
+        nonnegative: whether no two terms have a negative product: the sensitivity is then √2 times the
+            bound instead of twice the bound.
     """
     aggregate = transforms.summed_contributions(bound, num_users, nonnegative=nonnegative)
     release = transforms.privatize(aggregate, key, multiplier)

@@ -1,24 +1,18 @@
 """What an intercept says of a rare class, and what whitened SGD does about it: clipping, lengths of steps.
 
-What it computes, for logistic and softmax regression: the shares of the classes, from the intercept alone,
-which was released. Where one class is rare
+In logistic and softmax regression the intercept alone, which was released, gives the shares of the classes.
+Where one class is rare
 
-- its users' slopes are near the largest that there is and those of all others small, so that a quantile
-  below 1 - share gives a radius of the others, and nearly all that is known of the rare class is clipped.
-  Then the quantile is put in the middle of the rare class: 1 - share/2. A class is rare if its slopes are
-  more than twice the mean; it is given room only where the noise that comes with its radius does not hide it;
+- its users' slopes are near the largest that there is and those of all others small. A quantile below
+  1 - share gives a radius of the others, and nearly all that is known of the rare class is clipped away. Then
+  the quantile is 1 - share/2: half of the users of the rare class are inside. A class is rare if its slopes
+  are more than twice the mean; it is given room only where the noise that comes with its radius does not hide
+  it;
 - the link is nearly flat for most rows, so that steps may be longer;
 - a share below its noise may have any logarithm: the intercept is no farther out than that noise allows.
 
 That an intercept is a share supposes that its column is the constant 1, also after rows were made shorter
-(``Coordinates.constant``).
-
-Source: own.
-
-Formal guarantee: post-processing of released slopes and intercepts, with public numbers. A quantile has no
-part in the sensitivity of anything.
-
-Cost: a few operations for each class.
+(``Coordinates.constant``). A quantile has no part in the sensitivity of anything.
 """
 
 from typing import Any

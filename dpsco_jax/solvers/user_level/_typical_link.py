@@ -1,16 +1,7 @@
 """What slopes and curvatures of a link may be expected, from public numbers: where bounds are too far off.
 
-What it computes: the slope that users may be expected to have, which is where the search for a radius starts
-and to which gradients of the intercept are clipped; and by how much the link's largest curvature is above the
-curvature at margins of zero, by which steps are longer in time constants. A softmax of K classes bends by at
-most ½, and by 1/K at even odds; a link of one margin counts with its largest curvature. And the margins that
-labels ask for, which set the scale of a prior.
-
-Source: own; Böhning 1992 for the curvature of softmax.
-
-Formal guarantee: none needed: no data are read, and none of the numbers bounds anything.
-
-Cost: none.
+No data are read, and none of these numbers bounds anything. A softmax of K classes bends by at most ½, and by
+1/K at even odds (Böhning 1992); a link of one margin counts with its largest curvature.
 """
 
 from typing import Any, NamedTuple
@@ -30,8 +21,8 @@ class Bends(NamedTuple):
     Attributes:
         largest: at any margin and label.
         flatness: the largest over that at margins of zero.
-        mean: what the mean over rows is taken to stay below, at most ``largest``: a guess from an intercept,
-            which lets steps be longer (``_rare_class``).
+        mean: at most ``largest``; the mean over rows is taken to stay below it. An intercept of a rare class
+            makes it smaller, and steps longer (``_rare_class``).
     """
 
     largest: Any
@@ -40,7 +31,7 @@ class Bends(NamedTuple):
 
 
 def slope(model: LinearModel, objective: Objective) -> jax.Array:
-    """The slope of the link that users may be expected to have; a public number, and no bound."""
+    """The slope of the link that users may be expected to have: where the search for a radius starts."""
     largest = objective.lipschitz / model.feature_bound
     known = objective.label_range
     if model.outputs is not None or known is None or not np.isfinite([known.low, known.high]).all():

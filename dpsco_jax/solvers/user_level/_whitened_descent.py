@@ -1,24 +1,18 @@
 """What whitened SGD does with its released sums: lengths of steps, the ridge, the radius that follows.
 
-What it computes: v ← (I + η·ridges)⁻¹·(v - η·(gradient - ridge·centre)), projected onto the domain, and
+A step is v ← (I + η·ridges)⁻¹·(v - η·(gradient - ridge·centre)), projected onto the domain, and
 log ρ ← log ρ - rate·(share inside - quantile), never above the radius that the phase began with.
 
-Steps: a descent for a time t = η·T leaves e^(-h·t) of the way along a direction of second derivative h, and
-the noise of its average is s/h there, or about s·t where h·t < 1. If what is to be found has the size τ along
-each direction, then after t = τ/s all that is left to find lies where the noise is larger; so t is in the
-first phase half of this, in the second all; τ is the planned margin over the root of the number of columns.
-No time is shorter than some multiples of 1/curvature, and no step longer than one over the largest curvature
-that the mean over rows may be taken to have.
+A descent for a time t = η·T leaves e^(-h·t) of the way along a direction of second derivative h, and the
+noise of its average is s/h there, or about s·t where h·t < 1. If what is to be found has the size τ along
+each direction, then after t = τ/s all that is left to find lies where the noise is larger. So t is half of
+this in the first phase, and all of it in the second; τ is the planned margin over the root of the number of
+columns. No time is shorter than some multiples of 1/curvature, and no step longer than one over the largest
+curvature that the mean over rows may be taken to have.
 
 A ball around the origin is met by a multiplier μ, as a further ridge, at its nearest point in these
-coordinates: such a descent ends at the minimizer over the ball, and one that is brought back to the nearest
-point in ℓ2 ends elsewhere on its border. The latter is done for sets that have no such form.
-
-Source: own.
-
-Formal guarantee: post-processing of released sums, coordinates, radii and points.
-
-Cost: two products of a dim × dim matrix with the point.
+coordinates: such a descent ends at the minimizer over the ball. One that is brought back to the nearest point
+in ℓ2 ends elsewhere on the border; this is done for sets that have no such form.
 """
 
 from typing import Any
@@ -45,15 +39,10 @@ _LEAST_TIMES = (3.0, 20.0)  # over the curvature, by phase
 _NEWTON_STEPS = 10
 
 
-def multipliers(plan: Plan) -> tuple[Any, Any]:
-    """Of the noise of the two phases."""
-    return plan.warm_multiplier, plan.noise_multiplier
-
-
 def average_stddev(plan: Plan, phase: int = 1) -> Any:
     """Of the mean noise of the steps of a phase, for a radius of one."""
-    steps = (plan.warm_steps, plan.num_steps)[phase]
-    return _PER_RADIUS * multipliers(plan)[phase] / plan.num_users / steps**0.5
+    steps, multiplier = plan.phases[phase]
+    return _PER_RADIUS * multiplier / plan.num_users / steps**0.5
 
 
 def descent(
@@ -69,12 +58,12 @@ def descent(
         objective: for its domain and ridge.
         bends: of the link.
         coordinates: of the rows.
-        centre: where the ridge draws to.
-        opening: the log ρ that it begins with.
+        centre: the point to which the ridge pulls.
+        opening: the log ρ that the phase begins with.
     """
-    share_stddev = multipliers(plan)[phase] * _PER_RADIUS / plan.num_users / INSIDE_WEIGHT
+    share_stddev = plan.phases[phase][1] * _PER_RADIUS / plan.num_users / INSIDE_WEIGHT
     spare = 1.0 - quantile
-    # Of what the share outside lacks or has too much, over the share that is to be outside.
+    # The radius follows the share outside, as a multiple of the share that is to be outside.
     rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
     stddev = average_stddev(plan)
     longest = step(plan, phase, bends, jnp.exp(opening))
@@ -137,7 +126,7 @@ def step(plan: Plan, phase: int, bends: Bends, radius: Any) -> Any:
     noise = average_stddev(plan, phase) * radius
     time = _SHARES[phase] * plan.margin_scale / (noise * plan.columns**0.5)
     least = bends.flatness * _LEAST_TIMES[phase] / bends.largest
-    steps = (plan.warm_steps, plan.num_steps)[phase]
+    steps, _ = plan.phases[phase]
     xp = array_namespace(time, least, bends.mean)
     largest = xp.asarray(_coordinates.largest(plan))
     return xp.minimum(xp.maximum(time, least) / steps, 1.0 / (largest * bends.mean))

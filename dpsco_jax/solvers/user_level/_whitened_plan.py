@@ -17,8 +17,8 @@ from dpsco_jax.solvers.work import Work
 _WARM_STEPS = 0.3  # of all steps
 _NOISE_AVERSION = 12.0  # of the default quantile
 _HIDDEN_BY = 1.5  # what hides a class: noise of its radius, over the slopes that it balances
-# With a covariance, which knows nothing of a bias by clipping: a radius that leaves hardly anybody outside,
-# found from a quantile that noise cannot hide.
+# With a covariance, which counts no bias by clipping: a radius that leaves hardly anybody outside, found from
+# a quantile that noise cannot hide.
 _LARGEST_QUANTILE = 0.9
 _RADIUS_MULTIPLE = 1.6
 # Of the budget; chosen on the tables to design with of experiments/studies/table_solvers.md.
@@ -113,6 +113,11 @@ class Plan(GaussianSums):
         return steps * self.num_users
 
     @property
+    def phases(self) -> tuple[tuple[int, Any], ...]:
+        """Steps, and the multiplier of each, of the two phases of the descent."""
+        return ((self.warm_steps, self.warm_multiplier), (self.num_steps, self.noise_multiplier))
+
+    @property
     def releases(self) -> tuple[tuple[Any, int], ...]:
         """Multiplier and number of each kind of release."""
         found = [(self.squares_multiplier, 1), (self.radius_multiplier, 2 * self.radius_steps)]
@@ -122,7 +127,7 @@ class Plan(GaussianSums):
             found += [(self.matrix_multiplier, 2), (self.check_multiplier, 1)]
         if self.covariance_multiplier is not None:
             found.append((self.covariance_multiplier, 2))
-        found += [(self.warm_multiplier, self.warm_steps), (self.noise_multiplier, self.num_steps)]
+        found += [(multiplier, steps) for steps, multiplier in self.phases]
         return tuple((multiplier, count) for multiplier, count in found if count)
 
     @property
@@ -189,14 +194,13 @@ def plan(
         covariance: whether a covariance of the result is released too, for 6 % of the budget. Of a matrix of
             parameters there is none: it would have (dim·(dim + 1)/2) numbers, all under noise.
         quantile: share of users whose gradients are within the opening radius, in (0, 1). If left out
-            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: a small radius pays
-            where there is much noise, and only adds a bias where there is little (a rule of thumb); and, if
-            there is an intercept and a rare class that noise does not hide, the middle of that class where
+            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
+            noise a small radius pays, where there is little it only biases (a rule of thumb). With an
+            intercept that shows a rare class the run takes a quantile with half of that class inside, if
             that is more (``_rare_class``). Soft labels are no classes: give a quantile with them.
-        margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start,
-            towards which directions are pulled that noise hides. Smaller where the start is known to be near.
-            If left out half of the largest margin that a label asks for (with the squared loss the largest
-            label), or 0.5.
+        margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, where
+            what the noise hides stays. Smaller where the start is known to be near. If left out half of the
+            largest margin that a label asks for (with the squared loss the largest label), or 0.5.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million
             numbers, which is fastest, and 64 otherwise. Some three copies are held (200 MB), for

@@ -4,18 +4,19 @@ What it computes, each stage from the releases of those before it:
 
 1. coordinates in which columns have mean zero, deviation one and, as far as it shows above the noise, no
    correlation (``_coordinates``);
-2. the intercept alone, by noisy gradient descent on one number, drawn to where it starts by as much as noise
-   hides of it;
-3. the radius within which a given share of the users' gradients lie, at the start; the share follows the
-   intercept where it shows that a class is rare (``_rare_class``);
+2. the intercept alone, by noisy gradient descent on one number; the less of it can be seen through the
+   noise, the nearer to its start it stays;
+3. the radius within which a given share of the users' gradients lie, at the start; the share is larger where
+   the intercept shows that a class is rare (``_rare_class``);
 4. a first, cheap phase of gradient descent that brings the point near;
 5. the radius again, there: where the fit is good gradients are smaller;
 6. a second phase whose iterates are averaged. In both phases gradients are clipped to a radius that follows
    the quantile, but never above the one that was found.
 
-The length of the steps and ridges balance noise against signal (``_whitened_descent``): the less of the
-parameters noise lets see, the nearer to the start they stay. So what is known beforehand, from public data or
-another study, belongs into ``params``, the mean of a prior whose scale is the plan's ``margin_scale``.
+The lengths of steps and the ridges balance noise against signal (``_whitened_descent``): the less of the
+parameters can be seen through the noise, the nearer to the start they stay. So what is known beforehand, from
+public data or another study, belongs into ``params``, the mean of a prior whose scale is the plan's
+``margin_scale``.
 
 With K outputs, such as the classes of ``losses.softmax``, params is a matrix W = T·V, ``[columns, K]``:
 coordinates are of its rows, gradients are clipped in Frobenius norm, the intercept is K numbers, and time
@@ -50,7 +51,7 @@ Example:
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,34 +129,25 @@ def solve(
         first = objective.domain.project(first)
         losses.append(loss)
         counts.append(count)
-        known = _Classes(
-            first[plan.intercept], objective.domain.project(params)[plan.intercept],
-            prepared.labels.shape[1], _first_intercept.prior(plan, slope, bends).slope_stddev,
-            coordinates.constant,
+        common, quantile, bends = _informed(
+            plan, objective, bends, first[plan.intercept],
+            objective.domain.project(params)[plan.intercept], prepared.labels.shape[1],
+            _first_intercept.prior(plan, slope, bends).slope_stddev, coordinates.constant,
         )  # fmt: skip
-        common, quantile, bends = _informed(plan, objective, bends, known)
         first = objective.domain.project(first.at[plan.intercept].set(common))
     rows = _coordinates.transformed(prepared, coordinates.to_params)
     guess = slope * jnp.sqrt(float(plan.columns))
     start = TunedPoint(coordinates.from_params @ first, jnp.log(guess))
     radius_keys = jax.random.split(keys[2])
-    opening, loss, count = _opening_radius(radius_keys[0], plan, quantile, model, rows, start)
-    losses.append(loss)
-    counts.append(count)
-
     centre = start.point
-    start = start._replace(log_radius=opening)
-    lengths = (plan.warm_steps, plan.num_steps)
-    multipliers = _whitened_descent.multipliers(plan)
-    for phase in (0, 1):
-        if phase == 1:
-            # Where the point is good gradients are smaller than they were at the start.
-            opening, loss, count = _opening_radius(
-                radius_keys[1], plan, quantile, model, rows, start
-            )
-            start = start._replace(log_radius=opening)
-            losses.append(loss)
-            counts.append(count)
+    for phase, (length, multiplier) in enumerate(plan.phases):
+        # Found anew in each phase: where the point is good gradients are smaller than they were at the start.
+        opening, loss, count = _opening_radius(
+            radius_keys[phase], plan, quantile, model, rows, start
+        )
+        start = start._replace(log_radius=opening)
+        losses.append(loss)
+        counts.append(count)
         noise_key, oracle_key = jax.random.split(keys[3 + phase])
         descend = _whitened_descent.descent(
             plan, phase, quantile, objective, bends, coordinates, centre, opening
@@ -164,12 +156,12 @@ def solve(
             preconditioned.joint_bound(0.0, INSIDE_WEIGHT), plan.num_users
         )
         chain = optax.chain(
-            transforms.privatize(aggregate, noise_key, multipliers[phase]),
+            transforms.privatize(aggregate, noise_key, multiplier),
             optax.stateless(descend),
             transforms.average(),
         )
         end = loop.run(
-            oracle_key, _sums(plan, model, INSIDE_WEIGHT), chain, start, rows, lengths[phase],
+            oracle_key, _sums(plan, model, INSIDE_WEIGHT), chain, start, rows, length,
             lambda now, state, estimate: jnp.exp(now.log_radius),
         )  # fmt: skip
         start = end.params
@@ -195,33 +187,26 @@ def solve(
     return solution._replace(privacy=privacy.unbounded_unless(covered, spent), released=extra)
 
 
-class _Classes(NamedTuple):
-    """What the first intercept says of classes.
+def _informed(
+    plan: Plan, objective: Objective, bends: _typical_link.Bends, found: jax.Array,
+    start: jax.Array, items: int, stddev: Any, constant: Any,
+) -> tuple[jax.Array, Any, _typical_link.Bends]:  # fmt: skip
+    """The intercept, the quantile and the curvatures of the link by what is known of the classes.
 
-    Attributes:
-        intercept: as it was found.
+    Args:
+        plan: of the solver.
+        objective: a linear model.
+        bends: of the link, before.
+        found: the intercept as the descent found it.
         start: what it began with.
         items: of a user.
         stddev: of the noise of a share.
         constant: whether the intercept's column may be the constant 1.
     """
-
-    intercept: jax.Array
-    start: jax.Array
-    items: int
-    stddev: Any
-    constant: Any
-
-
-def _informed(
-    plan: Plan, objective: Objective, bends: _typical_link.Bends, known: _Classes
-) -> tuple[jax.Array, Any, _typical_link.Bends]:
-    """The intercept, the quantile and the curvatures of the link by what is known of the classes."""
-    found, stddev, constant = known.intercept, known.stddev, known.constant
-    bounded = _rare_class.within_noise(objective, found, known.start, stddev)
+    bounded = _rare_class.within_noise(objective, found, start, stddev)
     intercept = jnp.where(constant, bounded, found).astype(found.dtype)
     raised = _rare_class.quantile(
-        plan.quantile, plan.least_class, objective, intercept, known.items, found, stddev
+        plan.quantile, plan.least_class, objective, intercept, items, found, stddev
     )
     quantile = jnp.where(constant, raised, plan.quantile)
     flat = _rare_class.bends(bends, objective, intercept, stddev)

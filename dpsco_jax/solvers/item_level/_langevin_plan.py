@@ -13,7 +13,7 @@ data set a symmetric Jacobian with eigenvalues between 1 - η(M + m) and 1 - ηm
 
 Ridge and regularization are the same for neighbours, so that φ and φ' differ at a point by at most Δ =
 η·G_Δ/n, G_Δ how far apart the gradients of two users are: twice the Lipschitz constant, or what
-``problems._gaps`` proves for points within R of the start, which is where the projection keeps them. A start
+``problems.losses`` proves for points within R of the start, which is where the projection keeps them. A start
 w ≠ 0 adds at most 2M·‖w‖ to G_Δ. A step that is computed with the error ηE adds 2ηE to Δ. Errors are those
 of sums over users, a share of L, and of margins and pulls, a share of (M + m)·D for points within D of the
 origin. In float32 these shares are 2^-20 and 2^-23, an allowance for sums in blocks, not a proof; in float64

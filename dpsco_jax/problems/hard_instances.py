@@ -7,17 +7,17 @@ start (the origin), a distance R to a minimizer and the least value over the bal
   random signs: from the origin each subgradient shows one v_i. With γ > 0 it is a chain: a batch of queries
   near a point shows the first directions only that this point has not yet moved along, because all others are
   lower by γ and a random direction does not see them. This is what makes parallel queries hard.
-- ``random_maximum``: random rows and offsets. ``regression_instances`` has means over rows.
+- ``regression_instances`` has means over rows.
 
 Source: Nemirovski and Yudin 1983; Nemirovski 1994 (parallel complexity); Bubeck, Jiang, Lee, Li and
 Sidford 2019, Complexity of highly parallel non-smooth convex optimization (chains of this kind).
 
 Formal guarantee: f ≥ optimum - gap on B(R), and the minimizer attains the optimum. Proof of the gap: any
 weights p in the simplex give f(x) ≥ <Aᵀp, x> + <p, b> ≥ <p, b> - R‖Aᵀp‖ on B(R). The weights are those of
-the closed form or of the linear program; the bound is computed in float64 from the rows as they are stored,
+the closed form; the bound is computed in float64 from the rows as they are stored,
 whether or not a solver did well.
 
-Cost: a QR decomposition or one linear program on the host.
+Cost: a QR decomposition on the host.
 """
 
 import math
@@ -103,37 +103,6 @@ def orthogonal_maximum(
     minimizer = -(rows.astype(np.float64).T @ moved)
     minimizer *= distance / np.linalg.norm(minimizer)
     return _maximum(rows, offsets, minimizer, moved / moved.sum(), distance, orthonormal=True)
-
-
-def random_maximum(key: Key[Array, ""], dim: int, pieces: int) -> Instance:
-    """A maximum of linear functions with random rows that sum to zero and offsets in [-½, ½]/√dim.
-
-    Args:
-        key: of rows and offsets.
-        dim: d.
-        pieces: at least dim + 2, so that the minimizer is a vertex.
-
-    Raises:
-        ValueError: there are fewer pieces.
-    """
-    require_key(key)
-    require_each(require_count, dim=dim, pieces=pieces)
-    require(pieces >= dim + 2, "pieces", pieces, f"at least dim + 2 = {dim + 2}")
-    row_key, offset_key = jax.random.split(key)
-    rows = np.asarray(jax.random.normal(row_key, (pieces, dim)), np.float64)
-    # Zero is in the convex hull of the rows, so f is bounded below.
-    rows -= rows.mean(axis=0)
-    rows = (rows / np.linalg.norm(rows, axis=1).max()).astype(np.float32)
-    offsets = np.asarray(jax.random.uniform(offset_key, (pieces,), minval=-0.5, maxval=0.5))
-    offsets = (offsets / math.sqrt(dim)).astype(np.float32)
-    # Variables (x, t): least t with A x - t ≤ -b.
-    solution = solve_linear_program(
-        np.append(np.zeros(dim), 1.0), np.hstack([rows, -np.ones((pieces, 1))]), -offsets, dim + 1
-    )
-    weights = np.maximum(-solution.ineqlin.marginals, 0.0)
-    minimizer = solution.x[:dim]
-    distance = float(np.linalg.norm(minimizer))
-    return _maximum(rows, offsets, minimizer, weights / weights.sum(), distance)
 
 
 def _maximum(

@@ -1,9 +1,9 @@
-"""Users whose data fall into elements, drawn from a key: logistic regression and words of a long-tailed law.
+"""Users whose data fall into elements, drawn from a key: logistic regression.
 
 What it computes: ``logistic``, a hierarchical logistic regression in which the slope is the same whatever the
-partition is; ``zipf_words``, words of users, all from one law or each with topics of their own.
+partition is.
 
-Source: E sections 4.1 and 4.2; the offset of Zipf's law stands for stop words that were removed.
+Source: E section 4.1.
 
 Formal guarantee: none; elements are those that points were drawn from and do not depend on other points.
 
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain
@@ -125,84 +125,6 @@ def _logistic(
     features = centres[element] + _sphere(keys[4], (*element.shape, dim))
     labels = jax.random.bernoulli(keys[5], jax.nn.sigmoid(features @ slope))
     return centres, slope, element, features, labels
-
-
-def zipf_law(
-    num_words: int, exponent: float = 1.07, offset: float = 100.0
-) -> Float[np.ndarray, "words"]:
-    """Probabilities that fall as (j + offset)^(-exponent), j = 0, 1, ...; float64, with sum 1.
-
-    Args:
-        num_words: d, at least 1.
-        exponent: nonnegative.
-        offset: positive; how many more frequent words were removed.
-    """
-    num_words = _checks.require_count("num_words", num_words)
-    _checks.require_nonnegative("exponent", exponent)
-    _checks.require_positive("offset", offset)
-    weights = (np.arange(num_words) + float(offset)) ** -float(exponent)
-    return weights / weights.sum()
-
-
-def zipf_words(
-    key: Key[Array, ""],
-    num_users: int,
-    items_per_user: int,
-    num_words: int,
-    exponent: float = 1.07,
-    offset: float = 100.0,
-    topics: Int[np.ndarray, "words"] | None = None,
-    concentration: float = 10.0,
-) -> Int[np.ndarray, "users items"]:
-    """The words of users, as many of each, of Zipf's law; in the form of ``histograms.frequencies``.
-
-    Args:
-        key: used once.
-        num_users: n, at least 1.
-        items_per_user: m, at least 1.
-        num_words: d, at least 1.
-        exponent: see ``zipf_law``.
-        offset: see ``zipf_law``.
-        topics: of each word, a number from 0 on. Each user then has a law of topics of their own, Dirichlet
-            with a mean that is the topics' share of all words, so that the law of a word of a random user is
-            Zipf's with and without topics. ``None`` for users who are all alike.
-        concentration: positive; the sum of the Dirichlet parameters, the smaller the more users differ.
-
-    Returns:
-        int32 ``[users, items]``: the numbers of the words, sorted within a user.
-    """
-    _checks.require_key(key)
-    num_users = _checks.require_count("num_users", num_users)
-    items_per_user = _checks.require_count("items_per_user", items_per_user)
-    _checks.require_positive("concentration", concentration)
-    law = zipf_law(num_words, exponent, offset)
-    generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).tolist())
-    if topics is None:
-        drawn = _draw(generator, law, (num_users, items_per_user))
-        return np.sort(drawn, axis=1).astype(np.int32)
-    topics = np.asarray(topics)
-    whole = topics.shape == law.shape and topics.dtype.kind in "iu" and topics.min() >= 0
-    _checks.require(whole, "topics", topics.shape, f"{num_words} integers, 0 or more")
-    shares = np.bincount(topics, law)
-    words = np.argsort(topics, kind="stable")
-    upto = np.cumsum(law[words])
-    ends = np.cumsum(shares)
-    # A Dirichlet draw is one of gammas over their sum; a topic without words has no share.
-    weights = generator.gamma(concentration * shares, size=(num_users, len(shares)))
-    place = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-    out = np.empty((num_users, items_per_user), np.int32)
-    for user in range(num_users):
-        topic = np.searchsorted(place[user], generator.random(items_per_user), side="right")
-        topic = np.minimum(topic, len(shares) - 1)
-        level = ends[topic] - shares[topic] * (1 - generator.random(items_per_user))
-        found = np.minimum(np.searchsorted(upto, level, side="right"), num_words - 1)
-        out[user] = np.sort(words[found])
-    return out
-
-
-def _draw(generator: np.random.Generator, law: np.ndarray, shape: Any) -> np.ndarray:
-    found = np.searchsorted(np.cumsum(law), generator.random(shape), side="right")
-    return np.minimum(found, len(law) - 1)
 
 
 def _sphere(key: Any, shape: tuple[int, ...]) -> Array:

@@ -44,28 +44,6 @@ def test_logistic_packed_holds_the_same_points():
     np.testing.assert_array_equal(dense[dense != 0], packed[packed != 0])
 
 
-def test_zipf_words_are_of_the_law_with_and_without_topics():
-    d, n, m = 50, 800, 100
-    law = synthetic_elements.zipf_law(d, 1.2, 3.0)
-    np.testing.assert_allclose(law[7] / law[2], (10 / 5) ** -1.2)
-    np.testing.assert_allclose(law.sum(), 1.0)
-    topics = np.arange(d) % 5
-    same = synthetic_elements.zipf_words(jax.random.key(SEED), n, m, d, 1.2, 3.0)
-    apart = synthetic_elements.zipf_words(
-        jax.random.key(SEED), n, m, d, 1.2, 3.0, topics, concentration=4.0
-    )
-    of_topic = np.bincount(topics, law)
-    for words, spread in ((same, 0.0), (apart, 1.0)):
-        assert words.shape == (n, m)
-        assert words.dtype == np.int32
-        counts = np.stack([np.bincount(user, minlength=d) for user in words])
-        error = counts.std(axis=0) / np.sqrt(n)
-        assert (np.abs(counts.mean(axis=0) - m * law) < 4.5 * error).all()
-        share = np.stack([np.bincount(topics, user) for user in counts]) / m
-        variance = of_topic * (1 - of_topic) * (1 / m + spread * (1 - 1 / m) / (4.0 + 1))
-        np.testing.assert_allclose(share.var(axis=0), variance, rtol=0.2)
-
-
 def test_bad_arguments_are_refused_by_name():
     good = {"key": jax.random.key(SEED), "num_users": 3, "elements_per_user": 2}
     for name, value in (
@@ -76,12 +54,3 @@ def test_bad_arguments_are_refused_by_name():
     ):
         with pytest.raises(ValueError, match=f"^{name}"):
             synthetic_elements.logistic(**{**good, name: value})
-    words = {"key": jax.random.key(SEED), "num_users": 2, "items_per_user": 3, "num_words": 4}
-    for name, value in (
-        ("topics", np.zeros(3, int)),
-        ("topics", np.full(4, -1)),
-        ("offset", 0.0),
-        ("concentration", 0.0),
-    ):
-        with pytest.raises(ValueError, match=f"^{name}"):
-            synthetic_elements.zipf_words(**{**words, name: value})

@@ -48,14 +48,14 @@ def components(phase: Phase) -> list[pld.Component]:
     return [(pairs.approximate_dp(e1, 0.0), responses), (step, steps)]
 
 
-def epsilon_at(phase: Phase, delta: float, max_points: int = pld.MAX_POINTS) -> float:
+def epsilon_at(phase: Phase, delta: float) -> float:
     """The least ε that is proven at δ; ``inf`` if the failures alone exceed δ."""
     if is_closed_form(phase):
         return _closed_form_epsilon(phase, delta)
     rest = (delta * (1.0 - 1e-14) - phase.failure) / phase.factor
     if rest <= 0.0:
         return math.inf
-    return math.log(phase.factor) + pld.epsilon(components(phase), rest, max_points)
+    return math.log(phase.factor) + pld.epsilon(components(phase), rest)
 
 
 def quick_epsilon(phase: Phase, delta: float) -> float:

@@ -34,11 +34,6 @@ _MEANS = {
     "max_steps": kinds.COUNT(3),
     "memory": kinds.COUNT(1000),
 }
-_ZIPF = {
-    "num_words": kinds.COUNT(5),
-    "exponent": kinds.NONNEGATIVE,
-    "offset": kinds.POSITIVE,
-}
 _ROWS = {"rows": kinds.COUNT(20)}
 _TEXT = {"name": kinds.WORDS("field")}
 _FILE = Kind("path of what is there", ("nonsense", 7, None))
@@ -151,7 +146,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "smoothing_radius": kinds.NONNEGATIVE,
     },
     "problems.hard_instances.argmax_probabilities": {"stddev": kinds.POSITIVE(1.0)},
-    "problems.hard_instances.random_maximum": {"pieces": 8},
     "problems.hard_instances.solve_linear_program": {
         "cost": kinds.ANY(np.ones(2)),
         "constraints": kinds.ANY(-np.eye(2)),
@@ -175,13 +169,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "num_elements": kinds.COUNT(3),
         "items_per_element": kinds.COUNT(2),
         "packed": kinds.FLAG(False),
-    },
-    "problems.synthetic_elements.zipf_law": _ZIPF,
-    "problems.synthetic_elements.zipf_words": {
-        **_ZIPF,
-        "num_users": 12,
-        "topics": kinds.ANY(np.arange(5)),
-        "concentration": kinds.POSITIVE,
     },
     "problems.synthetic.mean_estimation": {"heterogeneity": kinds.PROBABILITY},
     "problems.synthetic.geometric_median": {
@@ -226,5 +213,5 @@ EXEMPT: dict[tuple[str, str], str] = {
     ("problems.tables.from_rows", "*"): "rows that fit together: tests/problems/test_users.py",
     ("problems.objective.bounded_row", "features"): "dense or OneHot, whatever an item holds",
     ("problems.objective.margin", "features"): "dense or OneHot, whatever an item holds",
-    ("problems.hard_instances.solve_linear_program", "*"): "arithmetic behind random_maximum",
+    ("problems.hard_instances.solve_linear_program", "*"): "arithmetic behind regression_instances",
 }

@@ -18,8 +18,6 @@ the factor is 1. Units not above the least radius are none of the numbers; their
 histogram has above the rest, of which there are no more than empty units allow: a bound, by which the
 factor is too near 1 if many units are empty. It never exceeds the largest radius over ρ.
 
-Cost: that of ``posterior_means``.
-
 Example:
     >>> import jax, numpy as np
     >>> from dpsco_jax.mechanisms.two_stage_histogram import calibrate_two_stages, two_stage_histogram

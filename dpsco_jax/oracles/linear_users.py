@@ -7,7 +7,7 @@ single users: ``transforms.outlier_removed_mean``, ``transforms.winsorized_mean`
 With smoothing, every item's margin is taken at a point of its own, shifted uniformly within a ball of radius
 r; see ``linear.shifts``.
 
-Source: as ``linear`` and ``smoothed``.
+Source: the closed forms of ``linear``; shifts as in ``smoothed``.
 
 Formal guarantee: a row is a function of its user's items and the point, has ℓ2 norm at most ``clip_norm`` as
 stored, and is zero where the user's gradient is not finite. Nothing is assumed of the data. A clip at a

@@ -4,11 +4,7 @@ What it computes: for an objective, the fastest exact way to Σ_u clip(g_u), or 
 form for linear models, ghost sums or chunks of user gradients elsewhere (``oracles.clipped_sums``). An oracle
 comes with what makes data into the form that it takes, which is the same for all samplers and numbers.
 
-Source: this package.
-
-Formal guarantee: that of the oracle chosen.
-
-Cost: that of the oracle; a linear model's data are copied once.
+Cost: a linear model's data are copied once.
 """
 
 from collections.abc import Callable

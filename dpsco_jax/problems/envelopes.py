@@ -11,8 +11,6 @@ Formal guarantee: the envelope is convex, as Lipschitz as the loss, B²/γ-smoot
 most the loss, and below it by at most γ·sup|φ'|²/2 (of a label of ½, whose hinge loss is the constant 1, it
 is 0). Like all constants of losses these hold for every item.
 
-Cost: that of the loss.
-
 Example:
     >>> from dpsco_jax import problems
     >>> envelope = problems.envelopes.moreau_envelope(problems.losses.hinge(2.0), smoothing=0.1)

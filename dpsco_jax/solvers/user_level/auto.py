@@ -46,7 +46,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
 from dpsco_jax.solvers.user_level._auto_predictions import Setting
@@ -130,12 +130,7 @@ class Plan:
             seconds = "-" if math.isinf(row.seconds) else f"{row.seconds:.2g}"
             costs = (f"{row.item_gradients:.3g}", f"{row.operations:.3g}", seconds)
             lines.append((mark, row.name, f"{row.bound:.3g}", f"{row.prediction:.3g}", *costs, ""))
-        widths = [max(len(line[i]) for line in lines) for i in range(len(heads) - 1)]
-        text = [
-            "  ".join([*(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=False)), line[-1]])
-            for line in lines
-        ]
-        return "\n".join([self.title, *(line.rstrip() for line in text), "", str(self.chosen)])
+        return "\n".join([self.title, *plans.aligned(lines), "", str(self.chosen)])
 
 
 jax.tree_util.register_dataclass(

@@ -44,7 +44,7 @@ from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianSteps
 from dpsco_jax.privacy.sampling import Poisson
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _arguments, plans
 
 __all__ = ["Choice", "Plan", "plan"]
 
@@ -145,36 +145,20 @@ class Plan(NamedTuple):
             "left out",
             "sum",
         )
-        rows = [
-            (
-                choice.sampling + (" *" if choice is self.best else ""),
-                str(choice.items_per_user),
-                *(
-                    f"{value:.4g}"
-                    for value in (
-                        choice.rate,
-                        choice.noise_multiplier,
-                        choice.noise_stddev_per_signal,
-                        choice.noise,
-                        choice.sample,
-                        choice.left_out,
-                        choice.variance,
-                    )
-                ),
-            )
-            for choice in self.choices
-        ]
-        widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-        lines = [
-            "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in (heads, *rows)
-        ]
+        rows: list[tuple[str, ...]] = [heads]
+        for choice in self.choices:
+            name = choice.sampling + (" *" if choice is self.best else "")
+            numbers = (
+                choice.rate, choice.noise_multiplier, choice.noise_stddev_per_signal,
+                choice.noise, choice.sample, choice.left_out, choice.variance,
+            )  # fmt: skip
+            rows.append((name, str(choice.items_per_user), *(f"{x:.4g}" for x in numbers)))
         title = (
             f"{self.num_users} users of {self.items_per_user} items, {self.dim} parameters: "
             f"{self.num_steps} steps of {self.batch_size} item gradients for "
             f"({self.epsilon:g}, {self.delta:g}); correlation {self.correlation:g}, {self.clip} clip norms"
         )
-        return "\n".join([title, *("  " + line for line in lines)])
+        return "\n".join([title, *("  " + line for line in plans.aligned(rows))])
 
 
 def plan(

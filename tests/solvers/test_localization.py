@@ -233,7 +233,6 @@ def test_one_compilation_serves_all_numbers_and_maps_over_plans():
         ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
         ({"regularization": -1.0}, r"regularization must be in \[0, inf\)"),
         ({"constants": "all"}, "constants must be one of tight, paper"),
-        ({"decay": 1.0}, r"decay must be in \(1, inf\)"),
         ({"num_phases": 0}, "num_phases must be an integer at least 1"),
         ({"step_size": 0.0}, r"step_size must be in \(0, inf\)"),
     ],

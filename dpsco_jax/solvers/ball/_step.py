@@ -155,17 +155,7 @@ def step(
         answer = oracles.ball(ball_key, y, lam)
         state = _counted(state, answer.calls, ball=1)
     else:
-        found = search(
-            search_key,
-            plan.search,
-            oracles.line_search,
-            center,
-            state.guess,
-            (plan.regularization, plan.largest),
-            (plan.window_lower, plan.window_upper),
-            plan.max_searches,
-            plan.reuse,
-        )
+        found = search(search_key, plan, oracles.line_search, center, state.guess)
         lam, answer = found.regularization, found.answer
         y = center(lam)
         state = _counted(state, found.calls, line_search=found.turns)
@@ -243,30 +233,23 @@ def _gradient(answer: BallAnswer, center: Any, regularization: Any) -> Any:
 
 def search(
     key: jax.Array,
-    rule: str,
+    plan: Any,
     line_search: Callable[[Any, Any, Any], BallAnswer],
     center: Callable[[Any], Any],
     first: Any,
-    limits: tuple[Any, Any],
-    window: tuple[Any, Any],
-    max_searches: int,
-    reuse: bool,
 ) -> Search:
-    """Runs a search.
+    """Runs the search of a plan.
 
     Args:
         key: question t uses ``fold_in(key, t)``.
-        rule: ``"bisection"``, ``"doubling"`` or ``"multiplier"``.
+        plan: of ``ball_acceleration.plan``, whose search is no ``"adaptive"``, ``"fixed"`` or ``"none"``.
         line_search: the oracle.
         center: λ to y_λ.
-        first: the λ that the other two rules start at.
-        limits: λ_min and λ_max.
-        window: distances between which an answer is accepted.
-        max_searches: questions at most; static.
-        reuse: whether the answer at the settled λ is wanted: bisection then spends its last question on it.
+        first: the λ that rules other than bisection start at.
     """
-    dtype = center(limits[0]).dtype
-    lower, upper = (jnp.asarray(limit, dtype) for limit in limits)
+    rule, most, reuse = plan.search, plan.max_searches, plan.reuse
+    dtype = center(plan.regularization).dtype
+    lower, upper = (jnp.asarray(limit, dtype) for limit in (plan.regularization, plan.largest))
     first = jnp.asarray(first, dtype)
     start = {
         "bisection": lower,
@@ -296,15 +279,15 @@ def search(
         answer = line_search(jax.random.fold_in(key, state.turns), y, lam)
         distance = jnp.linalg.norm(answer.point - y)
         turns = state.turns + 1
-        last = turns >= max_searches
-        not_far = distance <= window[1]  # false for NaN
+        last = turns >= most
+        not_far = distance <= plan.window_upper  # false for NaN
         if rule == "bisection":
-            near = (distance < window[0]) & (state.turns > 0)
+            near = (distance < plan.window_lower) & (state.turns > 0)
             accepted = not_far & ~near
             low = jnp.where(not_far, state.lower, lam)
             high = jnp.where(near, lam, state.upper)
             middle = jnp.sqrt(low) * jnp.sqrt(high)  # the product may leave the range of float32
-            proposal = jnp.where(turns >= max_searches - 1, high, middle) if reuse else middle
+            proposal = jnp.where(turns >= most - 1, high, middle) if reuse else middle
             # Settling on the upper end without an answer there: the ball is inactive at it.
             settled = jnp.where(accepted, lam, high) if not reuse else lam
             inactive = not_far | (not reuse)

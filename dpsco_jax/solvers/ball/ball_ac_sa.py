@@ -137,7 +137,7 @@ def plan(
         min_regularization: the smallest λ > 0 that the oracles will see. Buckets go on from here until
             4L/r is covered, beyond which nothing changes.
         accuracies: φ/(λr²) of each oracle wanted, positive.
-        sizes: "proved" or "paper"; see the file's docstring.
+        sizes: "proved": the least that are proved; "paper": as printed.
 
     Raises:
         ValueError: if an argument is out of range.

@@ -178,25 +178,18 @@ def from_ball_oracle(
         ValueError: if a number is below 1 or there is no level.
     """
     _checks.require_each(_checks.require_callable, line_search=line_search, ball=ball)
-    _require_levels(levels)
-    search_runs = _checks.require_integer("search_runs", search_runs, 1)
-    copies = _checks.require_integer("copies", copies, 1)
-    return BallOracles(
-        line_search=aggregated(line_search, search_runs),
-        ball=ball,
-        prox=debiased(levels, copies),
-    )
+    return BallOracles(aggregated(line_search, search_runs), ball, debiased(levels, copies))
 
 
-def aggregated(oracle: BallOracle, runs: int) -> BallOracle:
+def aggregated(oracle: BallOracle, search_runs: int) -> BallOracle:
     """The answer that most of several independent runs agree on; one run is the oracle itself."""
     _checks.require_callable("oracle", oracle)
-    _checks.require_count("runs", runs)
-    if runs == 1:
+    _checks.require_count("search_runs", search_runs)
+    if search_runs == 1:
         return oracle
 
     def robust(key: Key[Array, ""], center: Any, regularization: Any) -> BallAnswer:
-        keys = jax.random.split(key, runs)
+        keys = jax.random.split(key, search_runs)
         answers = jax.lax.map(lambda k: oracle(k, center, regularization), keys)
         point = robust_point.aggregate_points(answers.point)
         return BallAnswer(
@@ -217,7 +210,10 @@ def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> Ba
         drawn: their levels, ``[copies]`` int32, drawn beforehand; drawn from the key if left out.
     """
     _checks.require_count("copies", copies)
-    _require_levels(levels)
+    _checks.require_instance("levels", levels, tuple | list)
+    _checks.require(len(levels) > 0, "levels", levels, "at least one oracle")
+    for level in levels:
+        _checks.require_callable("levels", level)
     if len(levels) == 1 and copies == 1:
         return levels[0]
 
@@ -232,22 +228,12 @@ def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> Ba
         solvers = [at(level) for level in levels]
         keys = jax.random.split(key, copies)
         # One after the other, not mapped: a mapped switch would run every level.
-        if drawn is None:
-            points, calls = jax.lax.map(lambda k: multilevel.estimate(k, solvers), keys)
-        else:
-            points, calls = jax.lax.map(
-                lambda one: multilevel.estimate(one[0], solvers, one[1]), (keys, drawn)
-            )
+        points, calls = jax.lax.map(
+            lambda one: multilevel.estimate(one[0], solvers, one[1]), (keys, drawn)
+        )
         point = points.mean(axis=0)
         return BallAnswer(
             point, jnp.asarray(regularization, point.dtype), calls.sum(axis=0, dtype=jnp.int32)
         )
 
     return mean
-
-
-def _require_levels(levels: Sequence[BallOracle]) -> None:
-    _checks.require_instance("levels", levels, tuple | list)
-    _checks.require(len(levels) > 0, "levels", levels, "at least one oracle")
-    for level in levels:
-        _checks.require_callable("levels", level)

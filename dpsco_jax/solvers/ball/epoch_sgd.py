@@ -123,7 +123,8 @@ def plan(
         smoothing_radius: ρ ≥ r.
         min_regularization: the smallest λ > 0 that the oracles will see.
         accuracies: φ/(λr²) of each oracle wanted, positive.
-        sizes: "proved", "paper" or "practical"; see the file's docstring.
+        sizes: "proved": the fewest epochs that are proved; "paper": as printed; "practical": a twelfth of the
+            printed samples, for which nothing is proved.
 
     Raises:
         ValueError: if an argument is out of range, or more than 60 epochs are needed.

@@ -49,6 +49,12 @@ def secular(
     The solution is u_i = -g_i/(h_i + μ) with the least μ ≥ λ at which ‖u‖ ≤ r. 1/‖u(μ)‖ is concave and
     increasing, so Newton's method for 1/‖u(μ)‖ = 1/r climbs to the root from λ without passing it.
 
+    Args:
+        eigenvalues: h ≥ 0.
+        gradient: g.
+        regularization: λ > 0.
+        radius: r > 0.
+
     Returns:
         u, and μ.
     """
@@ -188,7 +194,14 @@ def gradient_step(gradient: Callable[[Any], Any]) -> BallOracles:
 def multiplier(
     gradient: Float[Array, "dim"], arrow: Float[Array, "dim"], least: Any, radius: Any
 ) -> Any:
-    """The λ_o ≥ λ that fits ∇F = λ_o·arrow best, for arrow = y - x̂ on the sphere; λ inside of the ball."""
+    """The λ_o ≥ λ that fits ∇F = λ_o·(y - x̂) best where x̂ is on the sphere; λ where it is inside of the ball.
+
+    Args:
+        gradient: ∇F at x̂.
+        arrow: y - x̂.
+        least: λ.
+        radius: r.
+    """
     square = jnp.sum(arrow**2)
     fit = jnp.vdot(gradient, arrow) / jnp.where(square > 0, square, 1.0)
     # Inside it is λ exactly, and the quotient little but rounding where F is nearly flat.

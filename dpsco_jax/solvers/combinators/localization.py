@@ -73,7 +73,6 @@ def plan(
     *,
     regularization: float = 0.0,
     constants: str = "tight",
-    decay: float | None = None,
     num_phases: int | None = None,
     step_size: float | None = None,
 ) -> Plan:
@@ -87,7 +86,6 @@ def plan(
         regularization: u ≥ 0 of a term (u/2)·‖w - center‖² in the objective.
         constants: ``"tight"``: every phase has (ε, δ), blocks hold all users. ``"paper"``: phase i has
             (ε, δ)/2^i and ⌊N/2^i⌋ users, and the losses are added.
-        decay: of η from phase to phase, above 1; 4 or, for ``"paper"``, 32 if left out.
         num_phases: k; ⌈¼·log₂ N⌉ + 1 or, for ``"paper"``, ⌈log₂ N⌉ if left out. Phases from the end that
             are too small for the inner solver, or smaller than 20 users, are left out; the plan says so.
         step_size: η; what minimizes the bound if left out.
@@ -101,8 +99,7 @@ def plan(
     regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     distance = start_distance(problem, regularization)
     parallel = _checks.require_choice("constants", constants, ("tight", "paper")) == "tight"
-    decay = (4.0 if parallel else 32.0) if decay is None else decay
-    decay = _checks.require_real("decay", decay, 1)
+    decay = 4.0 if parallel else 32.0  # of η from phase to phase
     if num_phases is None:
         log = math.log2(num_users)
         num_phases = math.ceil(log / 4) + 1 if parallel else math.ceil(log)

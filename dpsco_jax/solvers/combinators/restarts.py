@@ -82,7 +82,7 @@ def plan(
         budget: (ε, δ) of the run, δ > 0.
         regularization: u ≥ 0 of a term (u/2)·‖w - center‖² in the objective.
         on_blocks: whether every stage has users of its own.
-        num_stages: J; see the file's docstring.
+        num_stages: J; if left out the number that proves most, or the paper's for ``constants="paper"``.
         constants: ``"tight"`` or ``"paper"``; for the budgets alone, the inner plan has its own.
 
     Raises:

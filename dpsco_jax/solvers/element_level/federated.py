@@ -107,10 +107,12 @@ def plan(
         local_step_size: η_l, of the clients.
         step_size: of the server, where ``solve`` is given no optimizer.
         local_steps: E ≥ 1.
-        batch_size: q·n in [1, n], as in ``sgd``; to be left out for ``"full"`` only.
-        sampling: ``"element"``, ``"user"``, ``"fixed"`` or ``"full"``, as in ``sgd``.
-        relation: ``"replace"`` or ``"zero_out"``, as in ``sgd``.
-        cap: bound on a client's summed update in clip norms, as in ``sgd``.
+        batch_size: q·n in [1, n]: every unit, or client, is drawn with probability batch_size/n, or
+            batch_size·K units are; to be left out for ``"full"`` only.
+        sampling: ``"element"``, ``"user"``, ``"fixed"`` (units, without replacement) or ``"full"``.
+        relation: ``"replace"``, or ``"zero_out"``, which halves the sensitivity and for which nothing is
+            proven under ``"fixed"`` or ``"user"``.
+        cap: bound on a client's summed update in clip norms, in [1, ∞]; for sampled clients only.
         clip_norm: of an element's update; the objective's Lipschitz constant, which no mean of its gradients
             exceeds, if left out.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.

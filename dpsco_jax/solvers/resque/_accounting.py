@@ -303,9 +303,15 @@ def proved(
 def calibrated(plan: _Plan, calls_at: Callable[[float, float], Calls]) -> _Plan:
     """The plan with the largest β at which the calls stay within its budget."""
     require_numbers(plan.numbers)
-    ratio, delta = plan.radius_ratio, float(plan.delta)
-    beta = calibrated_beta(lambda beta: calls_at(beta, ratio), float(plan.epsilon), delta)
-    return proved(plan, calls_at, beta, delta)
+    return proved(plan, calls_at, largest_beta(plan, calls_at), float(plan.delta))
+
+
+def largest_beta(
+    plan: Any, calls_at: Callable[[float, float], Calls], near: float | None = None
+) -> float:
+    """The largest β at which the calls stay within the plan's budget, searched for from ``near``."""
+    ratio, epsilon, delta = plan.radius_ratio, float(plan.epsilon), float(plan.delta)
+    return calibrated_beta(lambda beta: calls_at(beta, ratio), epsilon, delta, near)
 
 
 def spent(

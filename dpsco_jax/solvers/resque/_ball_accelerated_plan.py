@@ -317,17 +317,11 @@ def calibrated(drafted: Plan, largest_error: float, near: float | None = None) -
         Infeasible: the predicted error is above the largest.
     """
     accounting.require_numbers(drafted.numbers)
-    beta = largest_beta(drafted, near)
+    beta = accounting.largest_beta(drafted, drafted.calls_at, near)
     made = dataclasses.replace(drafted, beta=beta)
     if made.predicted_error > largest_error:
         raise _refusal(made, largest_error)
     return accounting.proved(made, made.calls_at, beta, float(made.delta))
-
-
-def largest_beta(plan: Plan, near: float | None = None) -> float:
-    """The largest β at which the calls of the plan stay within its budget, searched for from ``near``."""
-    ratio, epsilon, delta = plan.radius_ratio, float(plan.epsilon), float(plan.delta)
-    return accounting.calibrated_beta(lambda beta: plan.calls_at(beta, ratio), epsilon, delta, near)
 
 
 def draft(
@@ -415,7 +409,8 @@ def _refusal(plan: Plan, largest: float) -> Infeasible:
 
     def enough(**changes: Any) -> bool:
         changed = dataclasses.replace(plan, **changes)
-        return dataclasses.replace(changed, beta=largest_beta(changed)).predicted_error <= largest
+        beta = accounting.largest_beta(changed, changed.calls_at)
+        return dataclasses.replace(changed, beta=beta).predicted_error <= largest
 
     # The error falls at most like 1/n or 1/ε; a few doublings beyond what that asks for.
     least = max(1, math.floor(math.log2(plan.predicted_error / largest)))

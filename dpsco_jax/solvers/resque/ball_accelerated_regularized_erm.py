@@ -257,7 +257,8 @@ def solve(
             domain: x' if there is no ridge, the point nearest to the origin if there is nothing else.
 
     Returns:
-        The last point. Losses of the rounds add up; ``unprivate`` is as ``_sequence.join`` says.
+        The last point. The losses of the rounds add up; ``unprivate`` holds the sum of the realized gradients
+        and the tuple of the traces of the rounds.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.

@@ -6,7 +6,8 @@ one parallel round and reweighted along the run. It is the subsolver of ``ball_a
 is for problems whose solution is known to be near: the smoothing bias is not small against L·r.
 
 Source: thesis, Algorithm 8 (λ = 0) and 9, ``method="localized"``, and 10, ``method="strongly_convex"``, Lemma
-2.4.6 and Corollaries 2.4.11 and 2.4.14; corrected as ``resque._calls`` says.
+2.4.6 and Corollaries 2.4.11 and 2.4.14, with the corrections Y1, Y2 and Z1 of docs/corrections.md: T is a
+power of two, every phase starts inside of the ball, and the result is projected onto it.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by the coupling argument of
 ``privacy.resque``: two runs on neighbouring data, with the same shifts, drift apart slowly. It needs losses

@@ -6,11 +6,12 @@ most of them agree on.
 Source: thesis, Algorithm 12 and Lemma 2.4.17, with k = ⌈20·log(1/ζ)⌉ throughout (Proposition 2.4.18 counts
 18, for which the failure is above ζ) and without the radius that the print needs to know.
 
-Formal guarantee: that of ``resque_erm`` for k calls; the choice looks at the results only. If every run is
-within Δ/3 of the minimizer with probability 2/3, the choice is within Δ of it with probability 1 - ζ, where
-(Δ/9)² = 2·C_sc·(L/λ)²·(d/(βT)² + 1/T).
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by ``privacy.resque`` for all k calls
+together; the choice looks at the results only. Losses must be convex and Lipschitz on the whole space. If
+every run is within Δ/3 of the minimizer with probability 2/3, the choice is within Δ of it with probability
+1 - ζ, where (Δ/9)² = 2·C_sc·(L/λ)²·(d/(βT)² + 1/T).
 
-Cost: k times that of a call, one after another.
+Cost: k times that of one call of ``resque_erm``, one after another.
 
 Example:
     >>> import jax

@@ -12,7 +12,8 @@ level, which runs with 2^(-m/2)·β, so that the bias is of order (L/λ)·(√d/
 not √d/(βn) + 1/√n. Where that is not enough, ``"mlmc_extended"`` has m = ⌈2·log2(n/T)⌉ levels and bias
 (L/λ)·(√d/(βn) + √T/n); levels of more than n queries are drawn with replacement, and paid for as such.
 
-Formal guarantee: that of ``resque_erm`` for all calls together. The levels are public coins, drawn when the
+Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, by ``privacy.resque`` for all calls
+together. Losses must be convex and Lipschitz on the whole space. The levels are public coins, drawn when the
 plan is made: the accountant sees the calls that will be made. Deviation of order (L/λ)·√(d/(βT)² + 1/T); the
 result may lie outside of the ball.
 

@@ -108,7 +108,7 @@ _RANGE = {
     ),
 }
 _STAGES = ac_sa_stages.one_stage(ac_sa_stages.Setting(1.0, 0.0, 1.0, 1.0), "convex", 5)
-_AGGREGATED = {"runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
+_AGGREGATED = {"search_runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
 
 GOOD: dict[str, dict[str, Any]] = {
     "solvers.work.Speed": dict.fromkeys(
@@ -166,7 +166,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.ball.ball_oracles.oracle_accuracies": {"ratio": kinds.AT_LEAST_ONE(10.0)},
     "solvers.ball.exact_ball_oracles.quadratic": {},
-    "solvers.combinators.localization.plan": {**_INNER, "decay": 4.0},
+    "solvers.combinators.localization.plan": _INNER,
     "solvers.combinators.regularization.plan": _INNER,
     "solvers.combinators.restarts.plan": _INNER,
     "solvers.ball.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},

@@ -11,7 +11,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.rates.norms import best_exponent
 from dpsco_jax.solvers.sampling import _exponential_series as series
 from dpsco_jax.solvers.sampling import _rejection_error as error
-from dpsco_jax.solvers.sampling._value_queries_setting import setting_of
+from dpsco_jax.solvers.sampling._value_queries_plan import setting_of
 
 
 def variation(c, tails):

@@ -11,7 +11,7 @@ _ENVELOPES = ("tests/problems/test_envelopes.py",)
 _REMAINDERS = ("tests/problems/test_remainders.py",)
 _FILE = "solvers/sampling/proximal_oracle.py"
 _NUMBERS = "solvers/sampling/_proximal_numbers.py"
-_PLANNED = "solvers/sampling/_regularized_plan.py"
+_SHARED = "solvers/sampling/_draw.py"
 _SOLVER = "solvers/sampling/regularized.py"
 _CHAIN = "solvers/sampling/alternating_sampler.py"
 _LENGTHS = "solvers/sampling/chain_lengths.py"
@@ -47,14 +47,14 @@ FAULTS = (
     Fault("attacked: coefficients on a grid too fine for exact sums", _GRID, "bits = SIGNIFICAND_BITS - FEATURE_BITS -", "bits = 6 + SIGNIFICAND_BITS - FEATURE_BITS -", _ROWS),
     Fault("attacked: one-hot rows a hair too long", _GRID, "float(np.trunc(entry * (1.0 - 2.0**-40) / unit) * unit)", "float(np.ceil(entry * (1.0 + 2.0**-40) / unit) * unit)", _ROWS),
     Fault("attacked: NaN is a label", _GRID, "labels=jnp.where(there, labels, 0.0).ravel()", "labels=labels.ravel()", _ROWS),
-    Fault("attacked: negative regularization is accounted where a ridge hides it", _PLANNED, "self.numbers.valid & (self.regularization >= 0)", "self.numbers.valid", _PLAN + _NEW),
-    Fault("attacked: the loss does not ask whether it is proven", _PLANNED, "good = (good > 0) & (s < xp.inf)", "good = s < xp.inf", _NEW),
-    Fault("attacked: the certificate does not ask whether it is proven", _PLANNED, "good = bool(np.asarray(self.accounted)) and", "good =", _NEW),
-    Fault("attacked: trials are no passes", _PLANNED, "self.numbers.most_gradients + self.num_trials", "self.numbers.most_gradients", _PLAN + _NEW),
-    Fault("attacked: another ridge than planned will do", _SOLVER, "if found != plan.setting or float(objective.ridge) != plan.ridge:", "if found != plan.setting:", _PLAN + _NEW),
+    Fault("attacked: negative regularization is accounted where a ridge hides it", _SOLVER, "self.numbers.valid & (self.regularization >= 0)", "self.numbers.valid", _PLAN + _NEW),
+    Fault("attacked: the loss does not ask whether it is proven", _SHARED, "good = (good > 0) & (s < xp.inf)", "good = s < xp.inf", _NEW),
+    Fault("attacked: the certificate does not ask whether it is proven", _SHARED, "good = bool(np.asarray(self.accounted)) and bool(np.isfinite(self.gdp))\n        good = good and bool(np.any(np.isfinite(self.loss().rdp)))", "good = bool(np.isfinite(self.gdp))", _NEW),
+    Fault("attacked: trials are no passes", _SOLVER, "self.numbers.most_gradients + self.num_trials", "self.numbers.most_gradients", _PLAN + _NEW),
+    Fault("attacked: another ridge than planned will do", _SOLVER, "if found != setting or float(objective.ridge) != plan.ridge:", "if found != setting:", _PLAN + _NEW),
     Fault("attacked: constant time for the loop alone", _SOLVER, "all_gradients=plan.constant_time", "all_gradients=False", _PLAN + _NEW),
     Fault("attacked: constant time for the gradients alone", _SOLVER, "        constant_time=plan.constant_time,\n    )\n    draw", "    )\n    draw", _PLAN + _NEW),
-    Fault("attacked: a run is reckoned in single precision", _SOLVER, "jnp.asarray(leaf, jnp.float64), plan)", "jnp.asarray(leaf, jnp.float32), plan)", _PLAN + _NEW),
+    Fault("attacked: a run is reckoned in single precision", _SHARED, "jnp.asarray(leaf, jnp.float64), plan)", "jnp.asarray(leaf, jnp.float32), plan)", _PLAN + _NEW),
     Fault("attacked: what an envelope hides is free", _SOLVER, "gap = envelopes.envelope_gap(objective, smoothing)", "gap = 0.0", _PLAN),
     Fault("attacked: every trial has the same key", _CHAIN, "jax.random.fold_in(rest, i)", "jax.random.fold_in(rest, 0 * i)", _ORACLE),
     Fault("attacked: every move to y has the same key", _CHAIN, "oracle.diffuse(jax.random.wrap_key_data(words, impl=jax.random.key_impl(key)), held)", "oracle.diffuse(first, held)", _ORACLE),

@@ -6,7 +6,6 @@ _MECHANISM = ("tests/solvers/test_exponential_mechanism.py",)
 _EXACT = ("tests/solvers/test_exact.py",)
 _LENGTHS = ("tests/solvers/test_log_sobolev.py",)
 _CELLS = "solvers/sampling/_cells.py"
-_PLAN = "solvers/sampling/_exponential_plan.py"
 _CHAIN = "solvers/sampling/_exponential_chain.py"
 _SOLVER = "solvers/sampling/exponential_mechanism.py"
 _SOBOLEV = "solvers/sampling/log_sobolev.py"
@@ -25,16 +24,16 @@ FAULTS = (
     Fault("exact: slopes are not clipped", _CELLS, "slopes = slopes * jnp.minimum(1.0, lipschitz * (1.0 - 2.0**-40) / norms)", "slopes = slopes * 1.0", _MECHANISM),
     Fault("exact: one key for all coordinates", _CELLS, "keys = jax.random.split(key, dim)", "keys = jnp.broadcast_to(key, (dim,))", _MECHANISM),
     Fault("exact: corner of the cell", _CELLS, "within = jax.random.uniform(key, places.shape, jnp.float64)", "within = 0.5", _MECHANISM),
-    Fault("exact: any k for a chain", _PLAN, "            (k, self.chain.inverse_temperature),\n", "", _MECHANISM),
-    Fault("exact: any place of the set", _PLAN, "good = good & (norm <= self.chain.center_norm * (1.0 + 0.25 * TOLERANCE))", "", _MECHANISM),
-    Fault("exact: tau costs itself", _PLAN, "(1.0 + xp.exp(xp.minimum(spent, _FURTHEST)))", "1.0", _MECHANISM),
-    Fault("exact: certificate at any delta", _PLAN, "good = good and float(self.failure) <= delta", "good = good", _MECHANISM),
+    Fault("exact: any k for a chain", _SOLVER, "            (k, self.chain.inverse_temperature),\n", "", _MECHANISM),
+    Fault("exact: any place of the set", _SOLVER, "good = good & (norm <= self.chain.center_norm * (1.0 + 0.25 * _exponential_chain.TOLERANCE))", "", _MECHANISM),
+    Fault("exact: tau costs itself", _SOLVER, "(1.0 + xp.exp(xp.minimum(spent, _FURTHEST)))", "1.0", _MECHANISM),
+    Fault("exact: certificate at any delta", _SOLVER, "good = good and float(self.failure) <= delta", "good = good", _MECHANISM),
     Fault("exact: chain certified for mu in place of k mu", _CHAIN, "convexity=k * mu * below**2", "convexity=mu * below**2", _MECHANISM),
     Fault("exact: chain certified for L in place of kL", _CHAIN, "lipschitz=k * slope * above", "lipschitz=slope * above", _MECHANISM),
     Fault("exact: chain forgets the scale", _CHAIN, "scale=inverse_temperature", "scale=1.0", _MECHANISM),
     Fault("exact: chain starts at the origin's quadratic", _CHAIN, "restricted_gaussian.box(chain.step_size, bend, center,", "restricted_gaussian.box(chain.step_size, bend, 0.0 * center,", _MECHANISM),
     Fault("exact: users without items count", _CHAIN, "return weight * model.link(", "return 1.0 * model.link(", _MECHANISM),
-    Fault("exact: losses are declared", _CHAIN, "    proof = _proofs.require_proven(objective)\n", "    proof = objective\n", _MECHANISM),
+    Fault("exact: losses are declared", "solvers/sampling/_rows.py", "    proof = _proofs.require_proven(objective)\n", "    proof = objective\n", _MECHANISM),
     Fault("exact: share of delta without 1 + e^eps", _CHAIN, "/ (1.0 + math.exp(-budget.epsilon))", "", _MECHANISM),
     Fault("exact: k of the plan twice", _SOLVER, "k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)", "k = _DOWN * budget.epsilon * problem.num_users / (2.0 * slope * radius)", _MECHANISM),
     Fault("exact: excess of one coordinate", _SOLVER, "finite = dim * math.log(count)", "finite = 0.0 * math.log(count)", _MECHANISM),

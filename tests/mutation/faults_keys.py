@@ -32,7 +32,7 @@ FAULTS = (
     Fault("derivatives of releases: none is refused", "_released.py", "return jax.tree.map(_as_it_is, tree)", "return tree", _OF_DERIVATIVES),
     Fault("derivatives of releases: additive noise has them", "mechanisms/additive.py", "return _released.without_derivatives(jax.tree.unflatten(treedef, noised_leaves))", "return jax.tree.unflatten(treedef, noised_leaves)", _OF_DERIVATIVES),
     Fault("derivatives of releases: a chain that alternates has them", f"{_SAMPLING}alternating_sampler.py", "state = _released.without_derivatives(state)", "pass", _OF_DRAWS),
-    Fault("derivatives of releases: attempts at a Gaussian have them", f"{_SAMPLING}restricted_gaussian.py", "return _released.without_derivatives(Drawn(*jax.lax.while_loop(pending, once, none)))", "return Drawn(*jax.lax.while_loop(pending, once, none))", _OF_DRAWS),
+    Fault("derivatives of releases: attempts at a Gaussian have them", f"{_SAMPLING}restricted_gaussian.py", "return _released.without_derivatives(Drawn(*until_one_counts(attempt, y, num_attempts)))", "return Drawn(*until_one_counts(attempt, y, num_attempts))", _OF_DRAWS),
     Fault("derivatives of releases: rejection from the target has them", f"{_SAMPLING}target_rejection.py", "Drawn(_released.without_derivatives(drawn)", "Drawn(drawn", _OF_DRAWS),
     Fault("derivatives of releases: a draw of the dual has them", f"{_SAMPLING}llt_sampler.py", 'return _released.without_derivatives(psi.draw(key, float64_vector("point", point)))', 'return psi.draw(key, float64_vector("point", point))', _OF_DRAWS),
     Fault("derivatives of releases: a draw of the primal has them", f"{_SAMPLING}llt_sampler.py", "return _released.without_derivatives(found)", "return found", _OF_DRAWS),

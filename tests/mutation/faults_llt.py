@@ -6,8 +6,6 @@ _SAMPLER = "tests/solvers/test_llt_sampler.py"
 _DRAWS = "tests/solvers/test_zeroth_order.py"
 _NUMBERS = "solvers/sampling/_llt_numbers.py"
 _BOUNDS = "solvers/sampling/_llt_bounds.py"
-_PLAN = "solvers/sampling/_zeroth_order_plan.py"
-_CONSTANTS = "solvers/sampling/_zeroth_order_constants.py"
 _REJECTION = "solvers/sampling/_self_concordant.py"
 _SOLVER = "solvers/sampling/zeroth_order.py"
 _CHAIN = "solvers/sampling/llt_sampler.py"
@@ -16,8 +14,8 @@ _PARTS = (f"{_SAMPLER}::test_every_part_of_the_distance_is_charged_as_often_as_i
 _BUDGET = (f"{_DRAWS}::test_plans_spend_the_budget_and_no_more",)
 
 FAULTS = (
-    Fault("llt: differences of losses are G-Lipschitz", _PLAN, "change = 2.0 * self.setting.lipschitz", "change = self.setting.lipschitz", _BUDGET),
-    Fault("llt: another norm keeps its Lipschitz constant", _CONSTANTS, "slope * row_bound * norms.norm_ratio(p, inner, dim)", "slope * row_bound", (f"{_DRAWS}::test_norms_near_one_are_worked_in_another_one_with_larger_slopes",)),
+    Fault("llt: differences of losses are G-Lipschitz", _SOLVER, "change = self.inverse_temperature, 2.0 * self.setting.lipschitz", "change = self.inverse_temperature, self.setting.lipschitz", _BUDGET),
+    Fault("llt: another norm keeps its Lipschitz constant", _NUMBERS, "slope * row_bound * norms.norm_ratio(p, inner, dim)", "slope * row_bound", (f"{_DRAWS}::test_norms_near_one_are_worked_in_another_one_with_larger_slopes",)),
     Fault("llt: rows are bounded in the norm that is worked in alone", _SOLVER, "*(plan.norm, setting.row_bound),", "*(2.0, setting.row_bound),", (f"{_DRAWS}::test_a_bound_on_rows_is_what_one_gains_by",)),
     Fault("llt: rows are not bounded", _SOLVER, "*(plan.norm, setting.row_bound),", "*(plan.norm, None),", (f"{_DRAWS}::test_a_bound_on_rows_is_what_one_gains_by",)),
     Fault("llt: the objective is not looked at", _SOLVER, "if found != setting.lipschitz or bounds != (setting.feature_bound, setting.slope):", "if False:", (f"{_DRAWS}::test_a_bound_on_rows_is_what_one_gains_by",)),
@@ -33,7 +31,7 @@ FAULTS = (
     Fault("llt: a wrong height of proposals", _REJECTION, "above = above - (length - jnp.log1p(length)) + SLOPE * length + slack", "above = above - length + SLOPE * length + slack", (f"{_SAMPLER}::test_rejection_that_knows_nothing_of_a_quadratic_draws_normal_numbers",)),
     Fault("llt: lengths of one law alone", _REJECTION, "extra = jnp.where(uniform[dim + 1] < lengths, 0.0, waits[dim])", "extra = 0.0", (f"{_SAMPLER}::test_rejection_that_knows_nothing_of_a_quadratic_draws_normal_numbers",)),
     Fault("llt: anchors that were not found", _REJECTION, "prepared.ready & contains(point)", "contains(point)", (f"{_SAMPLER}::test_newton_finds_an_anchor_in_the_steps_that_are_proven",)),
-    Fault("llt: the primal power is that of the dual", _CHAIN, "family = family_of(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)", "family = family_of(psi, 1.0, radius, num_attempts, num_newton, constant_time)", (f"{_SAMPLER}::test_the_quadratic_gives_the_proximal_sampler",)),
+    Fault("llt: the primal power is that of the dual", _CHAIN, "family = _family(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)", "family = _family(psi, 1.0, radius, num_attempts, num_newton, constant_time)", (f"{_SAMPLER}::test_the_quadratic_gives_the_proximal_sampler",)),
     Fault("llt: the start of another law", _CHAIN, "jnp.exp(-above)", "jnp.exp(-0.0 * above)", (f"{_SAMPLER}::test_the_start_has_the_law_of_the_regularizer",)),
     Fault("llt: no grid for the point that leaves", _SOLVER, "placed = jnp.round(end.params / numbers.release_unit) * numbers.release_unit", "placed = end.params", (f"{_DRAWS}::test_the_point_that_leaves_is_on_a_public_grid",)),
     Fault("llt: starts from anywhere", _SOLVER, "near = jnp.linalg.norm(start) <= setting.start_norm", "near = jnp.array(True)", (f"{_DRAWS}::test_one_draw_leaves_and_its_counts_stay_behind",)),

@@ -39,7 +39,7 @@ FAULTS = (
     Fault("caps of users below one unit are doubled first", "privacy/sampling.py", "array_namespace(self.cap, loss).asarray(self.cap) >= 1.0, loss", "array_namespace(self.cap, loss).asarray(self.cap) >= 0.5, loss", ("tests/privacy/test_traced_schemes.py",)),
     Fault("requests: any delta below one", "solvers/_arguments.py", "budget.require_for(problem.num_users)", "pass", ("tests/solvers/test_large_delta.py",)),
     Fault("budgets: a delta of one over the users is small", "privacy/budget.py", "self.delta * num_users >= 1.0", "self.delta * num_users > 1.001", ("tests/solvers/test_large_delta.py",)),
-    Fault("zeroth order: any norm", "solvers/sampling/_zeroth_order_plan.py", "constants.exponent(self.norm)", "pass", ("tests/solvers/test_edited_statics.py::test_a_norm_that_is_none_is_refused",)),
+    Fault("zeroth order: any norm", "solvers/sampling/zeroth_order.py", "_llt_numbers.exponent(self.norm)", "pass", ("tests/solvers/test_edited_statics.py::test_a_norm_that_is_none_is_refused",)),
     Fault("means: other users than those accounted for", "solvers/_planning.py", '_checks.require(found == planned, "data", shown', '_checks.require(True, "data", shown', ("tests/solvers/test_means.py",)),
     Fault("means: any clip norm is paid for", "solvers/_planning.py", "return fits & xp.all(drawable(stddev))", "return np.True_", (f"{_CHARGED}[sgd, full]",)),
     Fault("sensitivities in the dtype of the clip norm", "geometry/clipping.py", "return wide_number(clip_norm)", "return clip_norm", ("tests/transforms/test_aggregates.py",)),

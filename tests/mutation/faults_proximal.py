@@ -8,15 +8,15 @@ _PLAN = ("tests/solvers/test_regularized.py",)
 _ROWS = ("tests/solvers/test_sampling_rows.py",)
 _FILE = "solvers/sampling/proximal_oracle.py"
 _NUMBERS = "solvers/sampling/_proximal_numbers.py"
-_PLANNED = "solvers/sampling/_regularized_plan.py"
+_SHARED = "solvers/sampling/_draw.py"
 _SOLVER = "solvers/sampling/regularized.py"
 
 FAULTS = (
-    Fault("sampler: G in place of 2G in what is accounted", _PLANNED, "change = 2.0 * self.setting.lipschitz", "change = 1.0 * self.setting.lipschitz", _PLAN),
-    Fault("sampler: G in place of 2G in what is planned", _PLANNED, "change = 2.0 * setting.lipschitz", "change = 1.0 * setting.lipschitz", _PLAN),
-    Fault("sampler: the distance from the ideal law costs nothing in the loss", _PLANNED, "xp.where(good, xp.minimum(tau, 1.0), 0.0)", "xp.where(good, 0.0 * tau, 0.0)", _PLAN),
-    Fault("sampler: the distance from the ideal law is not in the certificate", _PLANNED, "tau = min(float(self.numbers.variation.total), 1.0)", "tau = 0.0", _PLAN),
-    Fault("sampler: the ridge counts twice", _PLANNED, "as_floats(self.inverse_temperature, self.regularization + self.ridge)", "as_floats(self.inverse_temperature, self.regularization + 2 * self.ridge)", _PLAN),
+    Fault("sampler: G in place of 2G in what is accounted", _SOLVER, "change = 2.0 * self.setting.lipschitz", "change = 1.0 * self.setting.lipschitz", _PLAN),
+    Fault("sampler: G in place of 2G in what is planned", _SOLVER, "change = 2.0 * setting.lipschitz", "change = 1.0 * setting.lipschitz", _PLAN),
+    Fault("sampler: the distance from the ideal law costs nothing in the loss", _SHARED, "xp.where(good, xp.minimum(tau, 1.0), 0.0)", "xp.where(good, 0.0 * tau, 0.0)", _PLAN),
+    Fault("sampler: the distance from the ideal law is not in the certificate", _SHARED, "tau = min(float(self.variation), 1.0)", "tau = 0.0", _PLAN),
+    Fault("sampler: the ridge counts twice", _SOLVER, "convexity = self.regularization + self.ridge", "convexity = self.regularization + 2 * self.ridge", _PLAN),
     Fault("sampler: the sign of the remainder", _FILE, "jnp.exp(-exponent)", "jnp.exp(exponent)", _ORACLE),
     Fault("sampler: proposal and test have one key", _FILE, "normal_key, uniform_key = jax.random.split(key)", "normal_key, uniform_key = (jax.random.split(key)[0],) * 2", _ORACLE),
     Fault("sampler: the proposal forgets the regularization", _FILE, "to_noised / eta - numbers.convexity * anchor", "to_noised / eta - 0.0 * anchor", _ORACLE),
@@ -40,7 +40,7 @@ FAULTS = (
     Fault("sampler: the ridge moves no centre", _SOLVER, "(plan.regularization / convexity)", "1.0", _PLAN),
     Fault("sampler: realized trials are the gradients", _SOLVER, "jnp.asarray(plan.user_gradients, jnp.int64) * slots", "end.num_trials.astype(jnp.int64) * slots", _PLAN),
     Fault("sampler: any start will do", _SOLVER, "privacy.unbounded_unless(near, plan.loss())", "plan.loss()", _PLAN),
-    Fault("sampler: more items than planned will do", _SOLVER, "_checks.require(slots <= most", "_checks.require(slots <= 9 * most", _PLAN),
+    Fault("sampler: more items than planned will do", _SHARED, "_checks.require(slots <= most", "_checks.require(slots <= 9 * most", _PLAN),
     Fault("sampler rows: every item is a user", "solvers/sampling/_rows.py", "weights=jnp.where(there, 1.0 / counts[:, None], 0.0)", "weights=jnp.where(there, 1.0 + 0.0 * counts[:, None], 0.0)", _ROWS),
     Fault("sampler rows: masked items count", "solvers/sampling/_rows.py", "there = mask & jnp.isfinite(labels)", "there = jnp.isfinite(labels)", _ROWS),
     Fault("sampler rows: entries are rounded away from zero", "solvers/sampling/_rows.py", "return jnp.trunc(bounded * (1.0 - 2.0**-40) / unit) * unit, None", "return jnp.sign(bounded) * jnp.ceil(jnp.abs(bounded) / unit) * unit, None", _ROWS),

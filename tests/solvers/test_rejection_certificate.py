@@ -12,8 +12,8 @@ from scipy import integrate, optimize, special, stats
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling import _exponential_series as series
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
+from dpsco_jax.solvers.sampling import _rejection_certificate as roundings
 from dpsco_jax.solvers.sampling import _rejection_error as error
-from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
 from dpsco_jax.solvers.sampling import attempt_bounds
 from tests.support.compiled import OPTIMIZED
 

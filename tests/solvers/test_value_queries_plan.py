@@ -16,10 +16,10 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.rates import norms, sampling
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
-from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
-from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
+from dpsco_jax.solvers.sampling import _rejection_certificate as roundings
+from dpsco_jax.solvers.sampling import _rejection_certificate as tangents
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
-from dpsco_jax.solvers.sampling._value_queries_setting import setting_of
+from dpsco_jax.solvers.sampling._value_queries_plan import setting_of
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -426,7 +426,7 @@ def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
     steep = sizes._replace(tangent=tangents.Power(1.5, 1.0))
     plain, bent = (certificate.certified(of, 1e-6, 8, 1, 9) for of in (sizes, steep))
     reach = roundings.farthest_point(9, 1e-6, 1.0, 1.0, 1, 1e-12)
-    potential = tangents.attempts(steep.tangent, 9, 1e-6, reach).potential
+    potential = tangents.tangent_attempts(steep.tangent, 9, 1e-6, reach).potential
     wide = 9 ** (1 / 1.5 - 0.5)
     # A proposal is farther out than y by the length of ηg, which is at most η·wide·‖y‖_q.
     length = wide * reach * (1 + 1e-6 * wide**2)
@@ -437,7 +437,7 @@ def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
     with pytest.raises(ValueError, match="tangent"):
         certificate.certified(steep._replace(reach=1.0), 1e-6, 8, 1, 9)
     # Where a computed chance could exceed 1 nothing is claimed.
-    flat = tangents.attempts(tangents.Power(1.5, 1e9), 9, 1e-12, 10.0)
+    flat = tangents.tangent_attempts(tangents.Power(1.5, 1e9), 9, 1e-12, 10.0)
     assert flat.acceptance == 0.0
 
 

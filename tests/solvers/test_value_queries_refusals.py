@@ -15,7 +15,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
-from dpsco_jax.solvers.sampling._value_queries_setting import ends_of, setting_of
+from dpsco_jax.solvers.sampling._value_queries_plan import ends_of, setting_of
 
 pytestmark = pytest.mark.usefixtures("float64")
 

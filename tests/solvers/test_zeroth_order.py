@@ -15,7 +15,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
+from dpsco_jax.solvers.sampling import _llt_numbers as constants
 from dpsco_jax.solvers.sampling import llt_sampler, zeroth_order
 
 pytestmark = pytest.mark.usefixtures("float64")

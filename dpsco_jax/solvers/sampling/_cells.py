@@ -1,20 +1,17 @@
 """The exponential mechanism on the cells of a grid: an exact draw, private whatever the losses are.
 
-What it computes: a box is cut into p^d cells, and a cell is drawn with probability in proportion to
-exp(-k·F) at its centre; or, for F that is linear, coordinate by coordinate, which is the same law on all p^d
-cells at the price of p·d of them. The point is uniform in the cell.
+A box is cut into p^d cells, and a cell is drawn with probability in proportion to exp(-k·F) at its centre;
+or, for F that is linear, coordinate by coordinate, which is the same law on all p^d cells at the price of p·d
+of them. The point is uniform in the cell, and drawn from the cell alone (T (3.2) and Theorem 6.4.8, with the
+range of docs/corrections.md, B4).
 
-Source: T (3.2) and Theorem 6.4.8, with the range of docs/corrections.md, B4.
-
-Formal guarantee: with c the centre of the box, what a user adds to the score of a centre is clipped to
-L·‖centre - c‖, and cut off to a grid of powers of two on which sums over users are exact. So replacing a
-user moves log-weights by a function that ranges over (k/n)·4L·r at most, r the largest distance of a centre
-from c: the cell has bounded range, and pure privacy, of that ε, for any losses at all. The point in the cell
-is drawn from the cell alone. Roundings of log-weights are in ``range_of``; that random numbers are finite is
-treated as in ``mechanisms.selection``. What a regularizer adds to k·F is public and cancels: the law keeps
-this ε, but is not known to be Gaussian DP (docs/theory/exact_draws.md, section 2).
-
-Cost: n·p^d loss values; or one gradient a user and p·d numbers.
+With c the centre of the box, what a user adds to the score of a centre is clipped to L·‖centre - c‖, and cut
+off to a grid of powers of two on which sums over users are exact. So replacing a user moves log-weights by a
+function that ranges over (k/n)·4L·r at most, r the largest distance of a centre from c: the cell has bounded
+range, and pure privacy, of that ε, for any losses at all. Roundings of log-weights are in ``range_of``; that
+random numbers are finite is treated as in ``mechanisms.selection``. What a regularizer adds to k·F is public
+and
+cancels: the law keeps this ε, but is not known to be Gaussian DP (docs/theory/exact_draws.md, section 2).
 """
 
 from typing import Any

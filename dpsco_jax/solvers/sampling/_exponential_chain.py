@@ -1,14 +1,9 @@
 """The chain of the exponential mechanism: its numbers for a budget, what they prove, and its last point.
 
-What it computes: the proximal sampler by ``rejection_oracle`` for exp(-k·(F + (μ/2)‖x - c‖²)) on a box or
-ball with centre c, where it starts; its steps and trials for a share of δ; and τ, its distance from that
-law.
-
-Formal guarantee: that of ``_rejection_certificate``, for k, μ and a set that are off by no more than float32
-rounds them. Losses are proven to be convex and Lipschitz, and labels are clipped, so that roundings are
-bounded.
-
-Cost: that of the certificate, about a second.
+The proximal sampler by ``rejection_oracle`` for exp(-k·(F + (μ/2)‖x - c‖²)) on a box or ball with centre c,
+where it starts. ``_rejection_certificate`` proves τ, its distance from that law, for k, μ and a set that are
+off by no more than float32 rounds them. Losses are proven to be convex and Lipschitz, and labels are clipped,
+so that roundings are bounded.
 """
 
 import functools
@@ -22,51 +17,40 @@ import numpy as np
 from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry.domains import ball
-from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.labels import TWO_CLASSES
 from dpsco_jax.problems.objective import Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import _rejection_certificate as rejection
 from dpsco_jax.solvers.sampling import (
+    _draw,
     _rows,
     alternating_sampler,
     rejection_oracle,
     restricted_gaussian,
 )
+from dpsco_jax.solvers.sampling import _rejection_certificate as rejection
 
 TOLERANCE = 2.0**-20
 _LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of what is added up
 _SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
 _DOWN = 1.0 - 2.0**-30
+_ESCAPE = 1.0 / 32.0  # of τ: how likely points may be farther out than is counted with
 _LEAST_DELTA = 1e-12  # for which a chain has ever been planned
 _MOST_EPSILON = 40.0  # beyond, τ would have to be below what float64 rounds in one step
 
 
 class Chain(NamedTuple):
-    """What a chain runs with, and what it was certified for.
+    """What a chain runs with, and what it was certified for."""
 
-    Attributes:
-        step_size: η.
-        num_terms: A.
-        num_steps: T.
-        num_trials: N.
-        escape: how likely points may be farther out than roundings are bounded for.
-        inverse_temperature: k.
-        regularization: μ.
-        radius: of the set, a ball; half of the diagonal of a box.
-        center_norm: how far its centre is from the origin.
-    """
-
-    step_size: float
-    num_terms: int
-    num_steps: int
-    num_trials: int
-    escape: float
-    inverse_temperature: float
-    regularization: float
-    radius: float
-    center_norm: float
+    step_size: float  # η
+    num_terms: int  # A
+    num_steps: int  # T
+    num_trials: int  # N
+    escape: float  # how likely points may be farther out than roundings are bounded for
+    inverse_temperature: float  # k
+    regularization: float  # μ
+    radius: float  # of the set, a ball; half of the diagonal of a box
+    center_norm: float  # how far its centre is from the origin
 
 
 def sizes_of(
@@ -89,11 +73,6 @@ def sizes_of(
         reach=radius * above,
         ball_radius=radius * below if ball else None,
     )
-
-
-def escape_of(variation: float) -> float:
-    """How likely points of a chain with this τ may be farther out than is counted with."""
-    return variation / 32.0
 
 
 @functools.lru_cache(maxsize=64)
@@ -155,13 +134,13 @@ def planned(
             )
         return rejection.planned(_SHARE * delta * shrink, sizes)
 
-    made = _naming_delta(found, budget)
+    made = _draw.naming_delta(found, budget.delta, _LEAST_DELTA, False)
     return Chain(
         step_size=float(made.step_size),
         num_terms=made.num_terms,
         num_steps=int(made.num_steps),
         num_trials=int(made.num_trials),
-        escape=escape_of(_SHARE * budget.delta * shrink),
+        escape=_SHARE * budget.delta * shrink * _ESCAPE,
         inverse_temperature=k,
         regularization=mu,
         radius=radius,
@@ -221,10 +200,7 @@ def last_point(
 
 def proven_model(objective: Objective) -> Any:
     """The linear model of a loss that a chain may run on."""
-    proof = _proofs.require_proven(objective)
-    everywhere = objective.globally_convex_lipschitz
-    what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
-    _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
+    proof = _rows.require_everywhere(objective)
     model = objective.vector_model
     bounded = model is not None and proof.label_range == TWO_CLASSES
     _checks.require(
@@ -234,20 +210,3 @@ def proven_model(objective: Objective) -> Any:
         "logistic or hinge, whose labels are bounded, for a chain",
     )
     return model
-
-
-def _naming_delta(found: Any, budget: privacy.Budget) -> Any:
-    """The chain; where δ is too small, the refusal names one that would do, if there is any."""
-    try:
-        return found(budget.delta)
-    except Infeasible as refusal:
-        said = str(refusal)
-    delta = max(4.0 * budget.delta, _LEAST_DELTA)
-    while delta < 1.0:
-        try:
-            found(delta)
-        except Infeasible:
-            delta *= 4.0
-        else:
-            raise Infeasible(f"{said}; delta = {delta!r} would do", {"delta": delta})
-    raise Infeasible(said)

@@ -1,20 +1,15 @@
 """An unbiased estimate of exp(F(z) - F(x)), F a mean of many losses, that reads fewer than two on average.
 
-What it computes: draw a with Pr[a ≥ b] = 1/b!, b = 1, 2, ..., and indices j uniformly; with X_j the
-difference f_j(z) - f_j(x) of one loss,
+Draw a with Pr[a ≥ b] = 1/b!, b = 1, 2, ..., and indices j uniformly; with X_j the difference f_j(z) - f_j(x)
+of one loss,
 
     ρ = 1 + Σ_{b=1..a} Π_{i=1..b} X.
 
 With ``"prefix"`` term b multiplies the first b of a indices, so a differences are read, e - 1 on average.
-With ``"fresh"``, as printed, each term has indices of its own, a(a + 1)/2 differences, e on average. Either
-way the expectation given x and z is Σ_b (F(z) - F(x))^b/b!, up to b = A, at which a is cut off.
-
-Source: T, Algorithm 14 and (5.19); Algorithm 16 prints Pr[a ≥ b] = 1/b, corrected (docs/corrections.md).
-
-Formal guarantee: Pr[a ≥ b] is 1/b! within 2^-53, an index is uniform within total variation n·2^-65.
-
-Cost: a differences, two loss values each; those of A terms with ``constant_time``, of which the rest is
-masked.
+With ``"fresh"``, as printed in T, Algorithm 14 and (5.19), each term has indices of its own, a(a + 1)/2
+differences, e on average. Either way the expectation given x and z is Σ_b (F(z) - F(x))^b/b!, up to b = A, at
+which a is cut off. Algorithm 16 prints Pr[a ≥ b] = 1/b, corrected (docs/corrections.md). Pr[a ≥ b] is 1/b!
+within 2^-53, an index is uniform within total variation n·2^-65.
 """
 
 import math
@@ -30,17 +25,11 @@ INDICES = ("prefix", "fresh")
 
 
 class Estimate(NamedTuple):
-    """One draw.
+    """One draw."""
 
-    Attributes:
-        value: ρ.
-        num_terms: a.
-        num_differences: those that ρ is made of.
-    """
-
-    value: Float[Array, ""]
-    num_terms: Int[Array, ""]
-    num_differences: Int[Array, ""]
+    value: Float[Array, ""]  # ρ
+    num_terms: Int[Array, ""]  # a
+    num_differences: Int[Array, ""]  # those that ρ is made of
 
 
 def estimate(

@@ -1,14 +1,7 @@
-"""Bounds that a chain by log-Laplace transforms rests on, each in closed form.
+"""Bounds that a chain by log-Laplace transforms rests on, each in closed form, in units of ``_llt_numbers``.
 
-What it computes: what T steps leave, the least error of an estimated exponential, how likely the start is
-found, how far dual variables go, and how high a chain starts above the mode for a y. Lengths are in the
-units of ``_llt_numbers``.
-
-Source: docs/theory/llt_sampler.md, sections 2, 4 and 5.
-
-Formal guarantee: upper bounds, but ``start_acceptance``, which is a lower one.
-
-Cost: none; ``xp`` says which library computes.
+They are upper bounds, but ``start_acceptance``, which is a lower one; ``xp`` says which library computes
+(docs/theory/llt_sampler.md, sections 2, 4 and 5).
 """
 
 import functools

@@ -1,18 +1,10 @@
 """The numbers of a chain by log-Laplace transforms: how far it goes, and how exactly.
 
-What it computes: from sizes, constants and k, μ, η, T, N alone: the set on which the chain lives, the
-probability with which a trial succeeds at least, and the parts of the distance of its last point from the
-ideal law. Lengths are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²) and 1/h-strongly
-convex in ℓp, h = 2/(p-1).
-
-Source: T, Theorem 5.4.12 and Proposition 5.4.7 with constants; docs/theory/llt_sampler.md derives every
-line, and names it as the comments here do.
-
-Formal guarantee: the parts hold on every data set of the planned sizes, for float64 that is rounded to
-nearest, with ideal random numbers. ``valid`` is false where a derivation does not apply; nothing is proven
-then.
-
-Cost: none. k, μ, η, T and N may be traced.
+From sizes, constants and k, μ, η, T, N alone follow the set on which the chain lives, the probability with
+which a trial succeeds at least, and the parts of the distance of its last point from the ideal law, on every
+data set of the planned sizes. Lengths are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²)
+and 1/h-strongly convex in ℓp, h = 2/(p-1). docs/theory/llt_sampler.md derives every line, and names it as
+the comments here do. ``valid`` is false where a derivation does not apply; nothing is proven then.
 """
 
 import math
@@ -20,15 +12,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dpsco_jax import _checks
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
+from dpsco_jax.problems.objective import LinearModel, Objective
+from dpsco_jax.rates import norms
 from dpsco_jax.solvers.sampling import _llt_bounds as bounds
-from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
+from dpsco_jax.solvers.sampling import _rejection_certificate as roundings
+from dpsco_jax.solvers.sampling import _rows
 from dpsco_jax.solvers.sampling import _self_concordant as steps_of
 from dpsco_jax.solvers.sampling._llt_transform import Errors
 from dpsco_jax.solvers.sampling.chain_lengths import trials_variation
 
 MOST_PARAMETERS = 10
+_LEAST_NORM = 1.1
+_TABULATED = 1.95  # above it ψ is known for 2 alone
 _UNIT = 2.0**-53
 _UP = 1.0 + 2.0**-40
 _DOWN = 1.0 - 2.0**-40
@@ -41,35 +39,20 @@ _RELEASED = 2.0**-6  # the grid of the point that leaves, over √η
 
 
 class Setting(NamedTuple):
-    """What is fixed: sizes of the data, constants of the loss, and bounds that are chosen beforehand.
-
-    Attributes:
-        num_users: n.
-        items_per_user: slots of a user, at most.
-        dim: d.
-        exponent: p of the norm that is worked in, in (1, 2].
-        lipschitz: G, of every user's loss in that norm.
-        feature_bound: of rows, in ℓ2.
-        slope: of the link.
-        inner: c̄, which η(kG)² may be at most.
-        farthest: how far from the start, in ℓp, the set may reach.
-        start_norm: the largest ℓ2 norm of a start.
-        reach: the largest ‖x‖_p, in units, for which ψ is tabulated.
-        row_bound: of rows in the dual of the norm that is asked for; ``None`` if there is none.
-    """
+    """What is fixed: sizes of the data, constants of the loss, and bounds that are chosen beforehand."""
 
     num_users: int
     items_per_user: int
     dim: int
-    exponent: float
-    lipschitz: float
-    feature_bound: float
-    slope: float
-    inner: float
-    farthest: float
-    start_norm: float
-    reach: float
-    row_bound: float | None
+    exponent: float  # p of the norm that is worked in, in (1, 2]
+    lipschitz: float  # G, of every user's loss in that norm
+    feature_bound: float  # of rows, in ℓ2
+    slope: float  # of the link
+    inner: float  # c̄, which η(kG)² may be at most
+    farthest: float  # how far from the start, in ℓp, the set may reach
+    start_norm: float  # the largest ℓ2 norm of a start
+    reach: float  # the largest ‖x‖_p, in units, for which ψ is tabulated
+    row_bound: float | None  # of rows in the dual of the norm that is asked for
 
     @property
     def num_terms(self) -> int:
@@ -113,23 +96,14 @@ class Setting(NamedTuple):
 
 
 class Variation(NamedTuple):
-    """The parts of τ: their sum bounds the distance in total variation from the ideal law.
+    """The parts of τ: their sum bounds the distance in total variation from the ideal law."""
 
-    Attributes:
-        mixing: of a chain of exact steps.
-        inner: T·δ, of estimated exponentials.
-        capped: the probability that the trials, or those of the start, run out.
-        far: the probability that the chain goes where too few attempts count.
-        transform: of ψ: once its values, T times its draws.
-        rounding: of float64.
-    """
-
-    mixing: Any
-    inner: Any
-    capped: Any
-    far: Any
-    transform: Any
-    rounding: Any
+    mixing: Any  # of a chain of exact steps
+    inner: Any  # T·δ, of estimated exponentials
+    capped: Any  # the probability that the trials, or those of the start, run out
+    far: Any  # the probability that the chain goes where too few attempts count
+    transform: Any  # of ψ: once its values, T times its draws
+    rounding: Any  # of float64
 
     @property
     def total(self) -> Any:
@@ -138,29 +112,17 @@ class Variation(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What a run needs beside the arguments.
+    """What a run needs beside the arguments."""
 
-    Attributes:
-        unit: √a, of lengths.
-        power: b = 1 + ηkμ.
-        start_convexity: ηkμ.
-        radius: of the set, in units: ‖x - start‖_p ≤ radius·√a.
-        release_unit: the grid of the point that leaves, in units.
-        acceptance: at least, of a trial.
-        newton: steps of Newton's method, at most.
-        variation: the parts of τ.
-        valid: whether all of this is proven.
-    """
-
-    unit: Any
-    power: Any
-    start_convexity: Any
-    radius: Any
-    release_unit: Any
-    acceptance: Any
-    newton: Any
+    unit: Any  # √a, of lengths
+    power: Any  # b = 1 + ηkμ
+    start_convexity: Any  # ηkμ
+    radius: Any  # of the set, in units: ‖x - start‖_p ≤ radius·√a
+    release_unit: Any  # the grid of the point that leaves, in units
+    acceptance: Any  # at least, of a trial
+    newton: Any  # steps of Newton's method, at most
     variation: Variation
-    valid: Any
+    valid: Any  # whether all of this is proven
 
 
 def numbers(
@@ -257,3 +219,51 @@ def numbers(
         rounding=steps * every + released,
     )
     return Numbers(unit, b, drift, radius, release_unit, acceptance, newton, variation, valid)
+
+
+def exponent(norm: Any) -> float:
+    """The p that is asked for; ``NotImplementedError`` for Schatten norms."""
+    if isinstance(norm, tuple) and norm[:1] == ("schatten",):
+        raise NotImplementedError(
+            "norm must be that of vectors: for Schatten norms other than the Frobenius norm no efficient"
+            " way is known to compute the log-Laplace transform ∫ exp(<X, Y> - a‖Y‖²) dY, nor to draw from"
+            " it, which T (5.30) poses as an open question. Losses of rows gain nothing by them: their"
+            " gradients have rank one, whose Schatten norms are all the same. Take value_queries with the"
+            " norm 2 of all entries"
+        )
+    working_range = f"one number in [{_LEAST_NORM:g}, 2]"
+    _checks.require_number("norm", norm, working_range)
+    good = np.ndim(norm) == 0 and _LEAST_NORM <= norm <= 2.0
+    _checks.require(good, "norm", norm, working_range)
+    return float(norm)
+
+
+def working_exponent(p: float, dim: int) -> float:
+    """p, or 1 + 1/log d where p is smaller, or 2 near it; one entry has the same norm for every p."""
+    if dim == 1 or p > _TABULATED:
+        return 2.0
+    return p if dim < 3 else max(p, 1.0 + 1.0 / math.log(dim))
+
+
+def working_lipschitz(
+    objective: Objective, p: float, inner: float, dim: int, row_bound: float | None
+) -> float:
+    """G of every user's loss in the norm that is worked in."""
+    known = float(
+        objective.lipschitz
+    )  # slope·feature_bound, and ‖a‖ falls as the exponent grows from 2
+    if row_bound is None:
+        return known
+    slope = known / float(model_of(objective).feature_bound)
+    return min(known, slope * row_bound * norms.norm_ratio(p, inner, dim))
+
+
+def model_of(objective: Objective) -> LinearModel:
+    """The linear model; ``ValueError`` unless it is of a proven loss on vectors, on the whole space."""
+    _rows.require_everywhere(objective)
+    _rows.require_whole_space(objective)
+    _checks.require(objective.ridge == 0.0, "objective.ridge", objective.ridge, "0")
+    model = objective.vector_model
+    if model is None:
+        raise ValueError(f"objective must be a linear model on vectors, got {objective.loss!r}")
+    return model

@@ -1,15 +1,9 @@
 """What a sampler needs of a log-Laplace transform: values, derivatives, and draws of the dual variable.
 
-What it computes: for φ(y) = ‖y‖_q², 1/p + 1/q = 1, the transform ψ with its gradient and Hessian
+For φ(y) = ‖y‖_q², 1/p + 1/q = 1, these are the transform ψ with its gradient and Hessian
 (``geometry.log_laplace``), and y from D_x ∝ exp(⟨x, y⟩ - φ(y)): the λ of the mixture exp(-‖y‖_q²) =
-∫ μ(λ)·exp(-λ·Σ|y_i|^q) dλ by inversion on its grid, with the weights that x gives it, then each coordinate.
-
-Source: T, section 5.5.3; corrected: λ has the law that x gives it, not μ (docs/corrections.md).
-
-Formal guarantee: the draw is within ``errors.draw`` of D_x in total variation for ‖x‖_p at most the reach,
-and values within ``errors.value`` of ψ there. docs/theory/llt_sampler.md, section 3.
-
-Cost: of a draw one evaluation of ψ, and d coordinates by rejection. Tables take some seconds, once.
+∫ μ(λ)·exp(-λ·Σ|y_i|^q) dλ by inversion on its grid, with the weights that x gives it (T, section 5.5.3, has
+μ; docs/corrections.md), then each coordinate. docs/theory/llt_sampler.md, section 3, proves the errors.
 """
 
 import functools
@@ -30,15 +24,10 @@ _UNIT = 2.0**-52  # of a sum of weights, for each of them, and of the uniform nu
 
 
 class Errors(NamedTuple):
-    """Of a transform, at points with ‖x‖_p at most its reach.
+    """Of a transform, at points with ‖x‖_p at most its reach."""
 
-    Attributes:
-        value: of values.
-        draw: of draws, in total variation.
-    """
-
-    value: float
-    draw: float
+    value: float  # of values
+    draw: float  # of draws, in total variation
 
 
 class Transform(NamedTuple):

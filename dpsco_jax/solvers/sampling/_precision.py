@@ -1,9 +1,4 @@
-"""Samplers need float64: a rounding that a test sees once is there in each of millions of tests.
-
-Formal guarantee: none.
-
-Cost: none.
-"""
+"""Samplers need float64: a rounding that a test sees once is there in each of millions of tests."""
 
 from typing import Any
 

@@ -1,16 +1,10 @@
 """The numbers of a proximal sampler for linear models: how far its chain goes, and how exactly.
 
-What it computes: from sizes, constants and k, μ, c, T, N alone: the step size, the precision of a proposal,
-the probability with which one is accepted at least, the gradients that an anchor costs at most, the units of
-the grids, and the four parts of the distance of the last point from its ideal law.
-
-Source: none; docs/theory/proximal_sampler.md derives every line, and names it as the comments here do.
-
-Formal guarantee: the parts hold on every data set of the planned sizes, for float64 that is rounded to
-nearest and elementary functions exact to four of its units, with ideal random numbers. ``valid`` is false
-where a derivation does not apply; nothing is proven then.
-
-Cost: none. The numbers may be traced.
+From sizes, constants and k, μ, c, T, N alone follow the step size, the precision of a proposal, the
+probability with which one is accepted at least, the gradients that an anchor costs at most, the units of the
+grids, and the four parts of the distance of the last point from its ideal law, on every data set of the
+planned sizes. docs/theory/proximal_sampler.md derives every line, and names it as the comments here do.
+``valid`` is false where a derivation does not apply; nothing is proven then.
 """
 
 import math
@@ -18,13 +12,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpsco_jax import _checks
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._redact import described
-from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _rows
@@ -42,23 +34,14 @@ _UP = 1.0 + 2.0**-40
 
 
 class Setting(NamedTuple):
-    """What is fixed: sizes of the data, and proven constants of the loss.
-
-    Attributes:
-        num_users: n.
-        items_per_user: slots of a user.
-        dim: d.
-        lipschitz: L of the loss.
-        smoothness: H of the loss.
-        feature_bound: B; the derivative of the link is at most L/B.
-    """
+    """What is fixed: sizes of the data, and proven constants of the loss."""
 
     num_users: int
     items_per_user: int
     dim: int
-    lipschitz: float
-    smoothness: float
-    feature_bound: float
+    lipschitz: float  # L of the loss
+    smoothness: float  # H of the loss
+    feature_bound: float  # B; the derivative of the link is at most L/B
 
     @property
     def num_rows(self) -> int:
@@ -79,12 +62,8 @@ def sized(objective: Objective, num_users: int, items_per_user: int, dim: int) -
             on vectors with a remainder, on the whole space.
     """
     _checks.require_instance("objective", objective, Objective)
-    _proofs.require_proven(objective)
-    everywhere = objective.globally_convex_lipschitz
-    what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
-    _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
-    diameter = float(np.asarray(objective.domain.diameter))
-    _checks.require(math.isinf(diameter), "objective.domain", diameter, "the whole space")
+    _rows.require_everywhere(objective)
+    _rows.require_whole_space(objective)
     _checks.require(
         objective.smoothness is not None, "objective.smoothness", None, "a number: a smooth loss"
     )
@@ -120,19 +99,12 @@ def setting_of(objective: Objective, data: UserData, center: Any) -> Setting:
 
 
 class Variation(NamedTuple):
-    """The parts of τ: their sum bounds the distance in total variation from the ideal law.
+    """The parts of τ: their sum bounds the distance in total variation from the ideal law."""
 
-    Attributes:
-        mixing: of the chain whose steps are exact.
-        capped: the probability that the trials run out.
-        far: the probability that the chain goes where anchors are cut short.
-        rounding: of all steps.
-    """
-
-    mixing: Any
-    capped: Any
-    far: Any
-    rounding: Any
+    mixing: Any  # of the chain whose steps are exact
+    capped: Any  # the probability that the trials run out
+    far: Any  # the probability that the chain goes where anchors are cut short
+    rounding: Any  # of all steps
 
     @property
     def total(self) -> Any:
@@ -141,35 +113,20 @@ class Variation(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """What a run needs beside the arguments.
+    """What a run needs beside the arguments."""
 
-    Attributes:
-        convexity: m = kμ, of the target.
-        step_size: η = c/(kH).
-        precision: P = m + 1/η, of a proposal.
-        damping: P/(P + kH/2), of a gradient step towards an anchor.
-        most_gradients: J, of an anchor.
-        acceptance: p, at least, of a trial.
-        anchor_unit: the grid of anchors.
-        offset_unit: the grid of the large part of offsets.
-        release_unit: the grid of the point that leaves.
-        reach: R, how far from the centre anchors may be.
-        variation: the parts of τ.
-        valid: whether all of this is proven.
-    """
-
-    convexity: Any
-    step_size: Any
-    precision: Any
-    damping: Any
-    most_gradients: Any
-    acceptance: Any
-    anchor_unit: Any
-    offset_unit: Any
-    release_unit: Any
-    reach: Any
+    convexity: Any  # m = kμ, of the target
+    step_size: Any  # η = c/(kH)
+    precision: Any  # P = m + 1/η, of a proposal
+    damping: Any  # P/(P + kH/2), of a gradient step towards an anchor
+    most_gradients: Any  # J, of an anchor
+    acceptance: Any  # p, at least, of a trial
+    anchor_unit: Any  # the grid of anchors
+    offset_unit: Any  # the grid of the large part of offsets
+    release_unit: Any  # the grid of the point that leaves
+    reach: Any  # R, how far from the centre anchors may be
     variation: Variation
-    valid: Any
+    valid: Any  # whether all of this is proven
 
 
 def numbers(

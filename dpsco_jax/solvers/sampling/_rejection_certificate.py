@@ -1,19 +1,25 @@
 """How far a chain of ``rejection_oracle`` is from its target, from sizes and constants alone.
 
-What it computes: for c = η(kG)², T steps and N trials the parts of
+For c = η(kG)², T steps and N trials these are the parts of
 
     τ = mixing + T·δ(c, A) + rounding + cap,
 
-or the other way round: step size, terms, steps and trials for a τ.
+or the other way round: step size, terms, steps and trials for a τ (T, Algorithms 13 and 14, Theorem 3.5.2,
+with constants of our own). For every data set of n records whose losses are convex and G-Lipschitz the law of
+the last point is within total variation τ of the target; docs/theory/rejection_oracle.md derives each part.
+Normal numbers are taken for exact, and points for the real numbers that they are; whatever tests them is
+charged. If the computed loss is one function of point and record, its roundings change the target, once;
+otherwise they change every step.
 
-Source: T, Algorithms 13 and 14, Theorem 3.5.2, with constants of our own (docs/corrections.md).
+For a regularizer ψ = (a/2)·‖x‖_q², 1 < q < 2, with N = ‖y‖_q and D(h) what ψ/a exceeds its tangent by at y +
+h,
 
-Formal guarantee: docs/theory/rejection_oracle.md derives each part. For every data set of n records whose
-losses are convex and G-Lipschitz the law of the last point is within total variation τ of the target. Normal
-numbers are taken for exact, and points for the real numbers that they are; whatever tests them is charged.
+    D(h) ≤ c₁·N^{2-q}·‖h‖_q^q + c₂·‖h‖_q²,    c₁ = 2^{2-q}/q,    c₂ = max(5/2, (2/q - 1)·(q² + 2^{4-2q})),
 
-Cost: a few thousand passes over short arrays, on the host; the parts of a given chain may be traced, in
-float64, but for ``ball_radius`` without ``ball_bounds``.
+so E e^{-aD} ≥ e^{-a·E D} bounds how likely an attempt by the tangent counts. Where roundings could make a
+computed aD negative beyond the slack of ``tangent``, the bound is zero: nothing is claimed.
+
+The parts of a given chain may be traced, in float64, but for ``ball_radius`` without ``ball_bounds``.
 
 Example:
     >>> losses = rounded_losses(69.6, 10, 1.0, start_norm=0.0, start_loss=1.0)
@@ -27,80 +33,92 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple, SupportsFloat
 
+from scipy import special
+
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar, as_floats
-from dpsco_jax.solvers.sampling import _rejection_rounding as roundings
-from dpsco_jax.solvers.sampling import _tangent_numbers as tangents
 from dpsco_jax.solvers.sampling import chain_lengths
-from dpsco_jax.solvers.sampling._counted_attempts import counted, tangent_step
-from dpsco_jax.solvers.sampling._rejection_error import MOST_TERMS, inner_variation, largest_c
-from dpsco_jax.solvers.sampling._rejection_rounding import Rounding, rounded_losses
-
-__all__ = ["Chain", "Rounding", "Sizes", "certified", "planned", "rounded_losses"]
+from dpsco_jax.solvers.sampling._rejection_error import (
+    MOST_TERMS,
+    bisected,
+    inner_variation,
+    largest_c,
+    moment,
+)
+from dpsco_jax.solvers.sampling.attempt_bounds import ball_acceptance, farthest_start
+from dpsco_jax.solvers.sampling.restricted_gaussian import TANGENT_SLACK
 
 _UP = 1.0 + 2.0**-30
+_DOWN = 1.0 - 2.0**-30
+_UNIT = 2.0**-53
 _MOST_TRIALS = 2**31 - 1
 _MIXING, _INNER, _CAP, ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
 _SLACK = 1.0 - 2.0**-10
+_OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs two that count
+
+
+class Rounding(NamedTuple):
+    """The error of computed numbers at distance r of the start: at most ``at_start`` + r·``slope``.
+
+    Attributes:
+        at_start: of k·f(x; s) if consistent, otherwise of k·(f(z; s) - f(x; s)); for every record.
+        slope: what it may grow by for each unit of distance.
+        consistent: whether computed differences are those of one computed function, as they are where
+            ``rejection_oracle`` computes them from losses.
+    """
+
+    at_start: Any
+    slope: Any
+    consistent: bool = True
+
+    def within(self, distance: Any) -> Any:
+        """The largest error at points that are at most so far from the start."""
+        return self.at_start + self.slope * distance
+
+
+class Power(NamedTuple):
+    """ψ(x) = (scale/2)·‖x‖_q²."""
+
+    exponent: float  # q, in (1, 2); static
+    scale: Any  # a; may be traced
 
 
 class Sizes(NamedTuple):
-    """What is known of the target before any data.
+    """What is known of the target before any data."""
 
-    Attributes:
-        num_records: n.
-        dim: d.
-        lipschitz: kG, the Lipschitz constant of every k·f(·; s) on K.
-        convexity: κ of ψ, above 0: the target is κ-strongly log-concave.
-        start_distance: W ≥ √E‖x_0 - x‖² for x of the target; the farthest point of K will do.
-        rounding: of computed losses or differences.
-        reach: the largest distance of a point of K from x_0; ``None`` for the whole space, and then x_0 must
-            be the centre of ψ.
-        ball_radius: of a ball K on which ``convex_set`` draws; ``None`` where every attempt counts.
-        ball_bounds: the largest deviation √v of a proposal, and how far outside a mean may be over it, for
-            which attempts on the ball are counted with; what suits the chain if ``None``.
-        tangent: ψ, centred at x_0, if ``restricted_gaussian.tangent`` draws from it on the whole space.
-    """
-
-    num_records: int
-    dim: int
-    lipschitz: Any
-    convexity: Any
-    start_distance: Any
-    rounding: Rounding
+    num_records: int  # n
+    dim: int  # d
+    lipschitz: Any  # kG, the Lipschitz constant of every k·f(·; s) on K
+    convexity: Any  # κ of ψ, above 0: the target is κ-strongly log-concave
+    start_distance: Any  # W ≥ √E‖x_0 - x‖² for x of the target; the farthest point of K will do
+    rounding: Rounding  # of computed losses or differences
+    # The largest distance of a point of K from x_0; None for the whole space: x_0 is then the centre of ψ.
     reach: float | None = None
-    ball_radius: float | None = None
+    ball_radius: float | None = (
+        None  # of a ball K on which ``convex_set`` draws; else every attempt counts
+    )
+    # On the ball: the largest deviation √v of a proposal, and how far outside a mean may be, over it; what
+    # suits the chain if None.
     ball_bounds: tuple[float, float] | None = None
-    tangent: tangents.Power | None = None
+    tangent: Power | None = (
+        None  # ψ, centred at x_0, if ``tangent`` draws from it on the whole space
+    )
 
 
 class Chain(NamedTuple):
-    """What runs, and how far it is from its target.
+    """What runs, and how far it is from its target."""
 
-    Attributes:
-        step_size: η.
-        num_terms: A.
-        num_steps: T.
-        num_trials: N.
-        indices: ``"prefix"`` or ``"fresh"``.
-        acceptance: a lower bound on the probability that a trial succeeds.
-        mixing: the total variation that T exact steps leave.
-        inner: T·δ(c, A).
-        rounding: what float64 costs.
-        cap: the probability that fewer than T of N trials succeed, or that a bound that this rests on fails.
-    """
-
-    step_size: Any
-    num_terms: int
-    num_steps: Any
-    num_trials: Any
-    indices: str
-    acceptance: Any
-    mixing: Any
-    inner: Any
-    rounding: Any
-    cap: Any
+    step_size: Any  # η
+    num_terms: int  # A
+    num_steps: Any  # T
+    num_trials: Any  # N
+    indices: str  # "prefix" or "fresh"
+    acceptance: Any  # a lower bound on the probability that a trial succeeds
+    mixing: Any  # the total variation that T exact steps leave
+    inner: Any  # T·δ(c, A)
+    rounding: Any  # what float64 costs
+    cap: Any  # how likely fewer than T of N trials succeed, or a bound that this rests on fails
 
     @property
     def variation(self) -> Any:
@@ -146,16 +164,13 @@ def certified(
     farther = xp.zeros_like(eta)  # the probability that a bound that this rests on fails
     reach = sizes.reach
     if reach is None:
-        reach = roundings.farthest_point(sizes.dim, eta, convexity, distance, steps, escape)
+        reach = farthest_point(sizes.dim, eta, convexity, distance, steps, escape)
     deviation = xp.sqrt(eta / (1.0 + drift))
-    found, failing = counted(
-        *(sizes.dim, sizes.tangent, sizes.ball_radius, sizes.ball_bounds),
-        *(steps, eta, deviation, reach, escape),
-    )
+    found, failing = _counted(sizes, steps, eta, deviation, reach, escape)
     error = sizes.rounding.within(reach) + found.potential
     shifted = 0.0
     if sizes.rounding.consistent:
-        c, convexity, distance, shifted = roundings.computed_target(c, convexity, distance, error)
+        c, convexity, distance, shifted = computed_target(c, convexity, distance, error)
     if everywhere:
         farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
@@ -163,13 +178,13 @@ def certified(
     one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(found.potential, 1.0))
     counts = 0.5 * (1.0 - xp.minimum(one, 1.0))
     left = 0.0 if sizes.rounding.consistent else error
-    wrong = roundings.acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * found.error
+    wrong = acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * found.error
     proven = (wrong < counts) & (shifted < 1.0)
     wrong, counts = xp.where(proven, wrong, 0.0), xp.where(proven, counts, 0.5)
-    norms = roundings.power_norms(c, num_terms, 0.0)
+    norms = power_norms(c, num_terms, 0.0)
     spread = sum(norm / math.factorial(b) for b, norm in enumerate(norms)) - 1.0
     contracts = not everywhere and not sizes.rounding.consistent
-    rounding = shifted + roundings.steps_rounding(wrong, counts, spread, drift, steps, contracts)
+    rounding = shifted + steps_rounding(wrong, counts, spread, drift, steps, contracts)
     acceptance = xp.where(proven, (counts - wrong) * found.acceptance**2, 0.0)
     possible = acceptance > 0.0
     capped = chain_lengths.trials_variation(steps, trials, xp.where(possible, acceptance, 0.5))
@@ -186,7 +201,6 @@ def certified(
 def planned(
     variation: SupportsFloat,
     sizes: Sizes,
-    num_terms: int | None = None,
     indices: str = "prefix",
 ) -> Chain:
     """A chain whose τ is at most the given one.
@@ -194,7 +208,6 @@ def planned(
     Args:
         variation: τ, in (0, 1).
         sizes: of the target.
-        num_terms: A; the one with the largest η if left out.
         indices: ``"prefix"`` or ``"fresh"``.
 
     Raises:
@@ -203,20 +216,17 @@ def planned(
     """
     _require(sizes)
     tau = _checks.require_real("variation", variation, 0.0, 1.0)
-    choices = range(3, MOST_TERMS + 1) if num_terms is None else (num_terms,)
+    choices = range(3, MOST_TERMS + 1)
     steps, known = 0, 1
     while steps < known:  # a larger T asks for a smaller δ, so for a smaller η and a larger T
         steps = known
         share = _SLACK * _INNER * tau / steps
         c, terms = _widest(share, choices, indices)
-        if num_terms is None:  # a smaller δ asks for more terms, never many
-            choices = range(terms, min(terms + 3, MOST_TERMS + 1))
+        # A smaller δ asks for more terms, never many.
+        choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
         if sizes.tangent is not None:
-            eta = tangent_step(
-                *(sizes.tangent, sizes.dim, eta, float(sizes.convexity)),
-                *(float(sizes.start_distance), max(steps, 1), ESCAPE * tau / 2.0),
-            )
+            eta = _tangent_step(sizes, sizes.tangent, eta, max(steps, 1), ESCAPE * tau / 2.0)
         known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
@@ -258,3 +268,213 @@ def _require(sizes: Sizes) -> None:
             _checks.require_real(name, getattr(sizes, name), 0.0)
     quadratic = sizes.tangent is None or (sizes.reach is None and sizes.ball_radius is None)
     _checks.require(quadratic, "tangent", sizes.tangent, "None on a bounded set")
+
+
+class Target(NamedTuple):
+    """The target that the computed losses have, where they are consistent."""
+
+    c: Any  # for which differences of computed losses have the tails of exact ones
+    convexity: Any  # the logarithmic Sobolev constant
+    start_distance: Any  # the root mean square distance of its points from the start
+    variation: Any  # how far it is from the target of the exact losses
+
+
+def computed_target(c: Scalar, convexity: Scalar, start_distance: Scalar, error: Scalar) -> Target:
+    """The target of losses, times k, that are wrong by at most the given error."""
+    xp, (size, bend, start, wrong) = as_floats(c, convexity, start_distance, error)
+    # Beyond these the tails of the proof are not those of (√c + error)².
+    proven = (wrong == 0.0) | ((wrong <= 1e-3) & (size <= 0.05))
+    off = xp.where(proven, wrong, 0.0)
+    return Target(
+        xp.where(proven, xp.where(off > 0.0, (xp.sqrt(size) + off) ** 2, size), 1.0),
+        bend * xp.exp(-4.0 * off),
+        start * xp.exp(off),
+        xp.where(proven, _UP * 0.5 * xp.expm1(2.0 * off), 1.0),
+    )
+
+
+def acceptance_error(c: Any, num_terms: int, num_records: int, error: Any) -> Any:
+    """e: how much rounding changes the probability that x is accepted, in the mean square over x.
+
+    Args:
+        c: η(kG)².
+        num_terms: A.
+        num_records: n.
+        error: of a difference, but for roundings in proportion to it.
+    """
+    norms = power_norms(c, num_terms, error)
+    each = range(1, num_terms + 1)
+    values = error * sum(norms[b - 1] / math.factorial(b - 1) for b in each)
+    arithmetic = 1.0 + sum((3 * b + num_terms) * norms[b] / math.factorial(b) for b in each)
+    indices = (math.e - 1.0) * num_terms * num_records * 2.0**-65
+    return 1.01 * (0.5 * (values + _UNIT * (arithmetic + sum(norms[2:]))) + _UNIT + indices)
+
+
+def power_norms(c: Any, num_terms: int, error: Any) -> list[Any]:
+    """Bounds on the root mean squares of (|X| + error)^b, b = 0, ..., A."""
+    each = range(1, num_terms + 1)
+    return [1.0] + [(moment(c, 2 * b) ** (0.5 / b) + error) ** b for b in each]
+
+
+def steps_rounding(
+    error: Any, counts: Any, spread: Any, drift: Any, num_steps: Any, contracts: bool
+) -> Any:
+    """What an acceptance error adds to the total variation of T steps.
+
+    Args:
+        error: e.
+        counts: a lower bound on the probability of acceptance, above e.
+        spread: Σ_b of the norms of X^b over b!, which bounds twice the deviation of that probability.
+        drift: ηm.
+        num_steps: T.
+        contracts: whether errors of steps move points, in a chain whose steps contract.
+    """
+    once = error / (counts - error)
+    if not contracts:
+        return _UP * num_steps * once
+    moved = 0.5 * once * (1.0 + 0.5 * spread / counts) * (1.0 + drift) / drift
+    xp, (every, few) = as_floats(num_steps * once, once + moved)
+    return _UP * xp.minimum(every, few)
+
+
+def farthest_point(
+    dim: int,
+    step_size: Scalar,
+    convexity: Scalar,
+    start_distance: Scalar,
+    num_steps: Scalar,
+    variation: Scalar,
+) -> Any:
+    """The r with which no point of a chain, nor any proposal, is farther than r from x_0, but so likely."""
+    xp, (eta, convexity, start, steps, tau) = as_floats(
+        step_size, convexity, start_distance, num_steps, variation
+    )
+    lengths = 2.0 * start + 2.0 * xp.sqrt(eta * dim)
+    tail = xp.sqrt(2.0 * xp.log(4.0 * 2.0**31 * steps / tau))
+    return _UP * (lengths + tail * xp.sqrt(1.0 / convexity + 2.0 * eta))
+
+
+def rounded_losses(
+    scale: Scalar,
+    dim: int,
+    lipschitz: SupportsFloat,
+    start_norm: SupportsFloat,
+    start_loss: SupportsFloat,
+    link_ulps: SupportsFloat = 4.0,
+) -> Rounding:
+    """Of losses ℓ(⟨x, s⟩) whose link is computed within so many units of 2^-53 of its size.
+
+    A sum of d products in any order is within γ_d·‖x‖·‖s‖ of what it stands for, γ_d = d·2^-53/(1 - d·2^-53).
+
+    Args:
+        scale: k; may be traced.
+        dim: d.
+        lipschitz: G, at least Lip(ℓ)·‖s‖.
+        start_norm: ‖x_0‖, or more.
+        start_loss: the largest |ℓ(⟨x_0, s⟩)|.
+        link_ulps: the error of the link.
+
+    Raises:
+        ValueError: a concrete argument is out of range.
+    """
+    dim = _checks.require_integer("dim", dim, 1)
+    _checks.require_positive("scale", scale)
+    slope = _checks.require_real("lipschitz", lipschitz, 0.0)
+    norm = _checks.require_real("start_norm", start_norm, 0.0, closed=True)
+    loss = _checks.require_real("start_loss", start_loss, 0.0, closed=True)
+    ulps = _checks.require_real("link_ulps", link_ulps, 0.0, closed=True)
+    order = dim * _UNIT / (1.0 - dim * _UNIT)
+    at_start = scale * (slope * norm * order + ulps * _UNIT * (loss + slope * norm * order))
+    return Rounding(_UP * at_start, _UP * scale * slope * (order + ulps * _UNIT * (1.0 + order)))
+
+
+class Attempts(NamedTuple):
+    """What is known of attempts at points within a distance."""
+
+    acceptance: Any  # the least probability that one counts
+    error: Any  # how far the law of one that counts is off by rounding, in total variation
+    potential: Any  # the largest error of the computed ψ
+
+
+def bregman(power: Power, length: Any, move: Any) -> Any:
+    """The bound on aD, for ‖y‖_q = ``length`` and the ℓq norm of a move, in the mean square if random."""
+    q = power.exponent
+    first = 2.0 ** (2.0 - q) / q * length ** (2.0 - q) * move**q
+    second = max(2.5, (2.0 / q - 1.0) * (q * q + 2.0 ** (4.0 - 2.0 * q)))
+    return power.scale * (first + second * move**2)
+
+
+def tangent_attempts(power: Power, dim: int, step_size: Scalar, reach: Scalar) -> Attempts:
+    """Of attempts by the tangent, for points whose ℓ2 distance from the centre is at most ``reach``."""
+    q = power.exponent
+    xp, (scale, eta, reach) = as_floats(power.scale, step_size, reach)
+    widest = dim ** (1.0 / q - 0.5)  # of ‖·‖_q over ‖·‖₂
+    length = widest * reach
+    # ‖∇ψ‖ is a·N in the dual norm.
+    slope_q, slope_2 = scale * length * widest**2, scale * length * widest
+    move = eta * slope_q + xp.sqrt(eta) * dim ** (1.0 / q)
+    likely = _DOWN * xp.exp(-bregman(power._replace(scale=scale), length, move) - TANGENT_SLACK)
+    # A proposal, counted or not, may be farther out than y by the length of ηg.
+    farthest = reach + eta * slope_2
+    potential = _UNIT * (4.0 * dim + 128.0) * 0.5 * scale * (widest * farthest) ** 2
+    steep = _UNIT * (4.0 * dim + 256.0) * slope_2 * farthest
+    proven = potential + steep <= 0.25 * TANGENT_SLACK
+    likely = xp.where(proven, likely, 0.0)
+    lengths = eta * slope_2 + xp.sqrt(eta * dim)
+    error = _UNIT * ((dim + 6.0) * slope_2 * lengths + 16.0)
+    known = likely > 1e-100
+    error = xp.where(known, error / xp.where(known, likely, 1.0), math.inf)
+    return Attempts(likely, error, xp.where(proven, potential, math.inf))
+
+
+def _counted(
+    sizes: Sizes, num_steps: Any, step_size: Any, deviation: Any, reach: Any, escape: Any
+) -> tuple[Attempts, Any]:
+    """What is known of attempts, and the probability that it is not so.
+
+    On a ball the bound falls with the deviation of a proposal, since a ball that touches from inside holds
+    less; so one that is known for the widest deviation holds for all others.
+    """
+    dim, radius = sizes.dim, sizes.ball_radius
+    xp, (steps, deviation) = as_floats(num_steps, deviation)
+    zero = xp.zeros_like(deviation)
+    if sizes.tangent is not None:
+        return tangent_attempts(sizes.tangent, dim, step_size, reach), zero
+    if radius is None:
+        return Attempts(zero + 1.0, zero, zero), zero
+    if sizes.ball_bounds is None:
+        farthest = farthest_start(dim, int(steps), escape)
+        likely = ball_acceptance(dim, radius, deviation, farthest)
+        return Attempts(zero + likely, zero, zero), zero + escape
+    widest, farthest = sizes.ball_bounds
+    likely = ball_acceptance(dim, radius, widest, farthest)
+    longer = _UP * float(special.gammaincc(dim / 2.0, farthest**2 / 2.0))
+    within = xp.where(deviation <= widest, likely, 0.0)
+    return Attempts(within, zero, zero), xp.minimum(1.0, steps * longer)
+
+
+def _tangent_step(
+    sizes: Sizes, tangent: Power, step_size: float, num_steps: int, escape: float
+) -> float:
+    """The step size, or a smaller one at which attempts by tangents count often enough.
+
+    Raises:
+        Infeasible: roundings of ψ forbid all of them.
+    """
+    dim, convexity, start = sizes.dim, float(sizes.convexity), float(sizes.start_distance)
+
+    def often(log_step: float) -> bool:
+        eta = math.exp(log_step)
+        reach = farthest_point(dim, eta, convexity, start, num_steps, escape)
+        return bool(tangent_attempts(tangent, dim, eta, reach).acceptance >= _OFTEN)
+
+    high = math.log(step_size)
+    if often(high):
+        return step_size
+    low = high - 60.0
+    if not often(low):
+        raise Infeasible(
+            "norm must be closer to 2, or dim smaller: roundings of the regularizer are too large for "
+            f"exponent = {tangent.exponent:.4g} and dim = {dim}"
+        )
+    return math.exp(bisected(often, low, high, 40))

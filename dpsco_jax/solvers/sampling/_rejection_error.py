@@ -5,18 +5,15 @@ so with c = η(kG)² a difference X of its values has Pr[|X| ≥ t] ≤ 2·exp(-
 ..., A terms differs from its clip to [0, 2] by at most (h_a(M) - 0)₊, h_a(t) = t + ... + t^a - 1 and M the
 largest |X|; what comes after term A is at most Σ_{b > A} E|X|^b/b!. δ(c, A) is the sum of both expectations.
 
-Source: replaces T, Lemmas 3.5.5, 5.4.5 and 5.4.6 (docs/corrections.md); proof in
-docs/theory/rejection_oracle.md.
-
-Formal guarantee: upper bounds, rounded up; no quadrature, all integrals are incomplete gamma functions. δ
-rises in c. In A it falls as long as what is cut off matters, and rises a little after that, as more terms
-may be clipped.
-
-Cost: A passes over A numbers; they may be traced.
+It replaces T, Lemmas 3.5.5, 5.4.5 and 5.4.6 (docs/corrections.md); docs/theory/rejection_oracle.md has the
+proof. These are upper bounds, rounded up, that may be traced; no quadrature, all integrals are incomplete
+gamma functions. δ rises in c. In A it falls as long as what is cut off matters, and rises a little after
+that, as more terms may be clipped.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -79,11 +76,19 @@ def largest_c(variation: SupportsFloat, num_terms: int, indices: str = "prefix")
     low, high = math.log(_LEAST_C), math.log(_MOST_C)
     if inner_variation(_LEAST_C, num_terms, indices) > variation:
         raise Infeasible(f"variation must be larger for {num_terms} terms, got {variation}")
-    for _ in range(36):
+
+    def fits(log_c: float) -> bool:
+        return bool(inner_variation(math.exp(log_c), num_terms, indices) <= variation)
+
+    return math.exp(bisected(fits, low, high, 36))
+
+
+def bisected(fits: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+    """The last number that was seen to fit, on the way from one that does to one that need not."""
+    for _ in range(halvings):
         middle = 0.5 * (low + high)
-        fits = inner_variation(math.exp(middle), num_terms, indices) <= variation
-        low, high = (middle, high) if fits else (low, middle)
-    return math.exp(low)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def moment(c: Any, b: int) -> Any:
@@ -116,9 +121,4 @@ def _excess(xp: Any, c: Any, num_terms: int, differences: np.ndarray) -> Any:
 @functools.cache
 def _root(a: int) -> float:
     """Where t + ... + t^a is 1, from below."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        inside = sum(middle**b for b in range(1, a + 1)) <= 1.0
-        low, high = (middle, high) if inside else (low, middle)
-    return low
+    return bisected(lambda t: sum(t**b for b in range(1, a + 1)) <= 1.0, 0.0, 1.0, 60)

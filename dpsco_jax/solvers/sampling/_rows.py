@@ -1,18 +1,15 @@
 """Rows of a linear model in float64, rounded so that sums over them are exact.
 
-What it computes: features on a grid of powers of two; margins ⟨a_i, w⟩ of points on another grid, and sums
-Σ_i c_i·a_i of coefficients on a third, none of which is rounded whatever the order of the additions. A vector
-that is on no grid is cut in two, of which the second part is so small that its rounding does not matter.
+Features are on a grid of powers of two; margins ⟨a_i, w⟩ of points on another grid, and sums Σ_i c_i·a_i of
+coefficients on a third, are not rounded whatever the order of the additions: products and sums of multiples
+of a power of two are exact in float64 while they stay below 2^53 of its units, and by Cauchy and Schwarz no
+partial sum of ⟨a, w⟩ exceeds ‖a‖·‖w‖. A vector that is on no grid is cut in two, of which the second part is
+so small that its rounding does not matter.
 
-Source: none; products and sums of multiples of a power of two are exact in float64 while they stay below
-2^53 of its units, and by Cauchy and Schwarz no partial sum of ⟨a, w⟩ exceeds ‖a‖·‖w‖.
-
-Formal guarantee: a row depends on its own item alone and has at most the norm ``feature_bound``: it is the
-item's features within their bound, each entry cut off towards zero. A row whose features are not finite is
-zero, one whose label is not finite, or that the mask leaves out, has the weight zero. What is optimized is
-the loss of these rows, which is as convex, smooth and Lipschitz as that of the items.
-
-Cost: one copy of the features in float64; of one-hot rows their columns only.
+A row depends on its own item alone and has at most the norm ``feature_bound``: it is the item's features
+within their bound, each entry cut off towards zero. A row whose features are not finite is zero, one whose
+label is not finite, or that the mask leaves out, has the weight zero. What is optimized is the loss of these
+rows, which is as convex, smooth and Lipschitz as that of the items.
 """
 
 from typing import Any, NamedTuple
@@ -22,8 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from dpsco_jax import _checks
 from dpsco_jax._numerics import array_namespace
-from dpsco_jax.problems.objective import LinearModel, OneHot, bounded_row, column_indices
+from dpsco_jax.problems import _proofs
+from dpsco_jax.problems.objective import (
+    LinearModel,
+    Objective,
+    OneHot,
+    bounded_row,
+    column_indices,
+)
 from dpsco_jax.problems.users import UserData, items_per_user
 
 FEATURE_BITS = 20
@@ -31,20 +36,13 @@ SIGNIFICAND_BITS = 53
 
 
 class Rows(NamedTuple):
-    """All items of all users, in one axis.
+    """All items of all users, in one axis."""
 
-    Attributes:
-        features: ``[rows, dim]`` on the grid; of one-hot rows their columns ``[rows, nnz]``, ``dim`` for
-            those that do not count.
-        entry: the value of the entries of a one-hot row, on the grid; ``None`` if rows are dense.
-        labels: ``[rows]``.
-        weights: ``[rows]``: an item's share of its user, 0 for those that do not count.
-    """
-
+    # [rows, dim] on the grid; of one-hot rows their columns [rows, nnz], ``dim`` for those that do not count.
     features: Any
-    entry: Any
+    entry: Any  # the value of the entries of a one-hot row, on the grid; ``None`` if rows are dense
     labels: Float[Array, "rows"]
-    weights: Float[Array, "rows"]
+    weights: Float[Array, "rows"]  # an item's share of its user, 0 for those that do not count
 
 
 def prepare(model: LinearModel, data: UserData, dim: int) -> Rows:
@@ -77,6 +75,21 @@ def total(rows: Rows, coefficients: Float[Array, "columns rows"], dim: int) -> A
     sums = jnp.zeros((dim + 1, len(coefficients)))
     spread = jnp.broadcast_to(coefficients.T[:, None, :], (*rows.features.shape, len(coefficients)))
     return rows.entry * sums.at[rows.features].add(spread)[:dim].T
+
+
+def require_everywhere(objective: Objective) -> _proofs.Proof:
+    """The proof of a loss of ``problems.losses`` that is convex and Lipschitz on the whole space."""
+    proof = _proofs.require_proven(objective)
+    everywhere = objective.globally_convex_lipschitz
+    what = "True: convex and Lipschitz on the whole space, which no clipping can make it"
+    _checks.require(everywhere, "objective.globally_convex_lipschitz", everywhere, what)
+    return proof
+
+
+def require_whole_space(objective: Objective) -> None:
+    """``ValueError`` unless the domain is the whole space."""
+    diameter = float(np.asarray(objective.domain.diameter))
+    _checks.require(np.isinf(diameter), "objective.domain", diameter, "the whole space")
 
 
 def on_grid(values: Any, unit: Any) -> Any:

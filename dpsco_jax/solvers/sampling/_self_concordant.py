@@ -1,25 +1,19 @@
 """Exact draws from exp(-b·ψ(x) + ⟨x, y⟩) on a convex set, for a self-concordant ψ.
 
-What it computes: attempts, each of which gives a point and whether it counts; given that it does it has
-exactly that law. Let b ≥ 1, so that V = b·ψ - ⟨·, y⟩ is self-concordant, w any point, H = ∇²V(w), r = ‖x -
-w‖_H and λ = ‖∇V(w)‖ in the dual norm. Then
+Each attempt gives a point and whether it counts; given that it does it has exactly that law, in real
+arithmetic. Let b ≥ 1, so that V = b·ψ - ⟨·, y⟩ is self-concordant, w any point, H = ∇²V(w), r = ‖x - w‖_H and
+λ = ‖∇V(w)‖ in the dual norm. Then (Nesterov and Nemirovski 1994)
 
     V(w) - λr + ω(r) ≤ V(x) ≤ V(w) + λr + ω*(r),    ω(r) = r - log(1 + r), ω*(r) = -r - log(1 - r) for r < 1.
 
 A proposal has a direction that is uniform in the norm of H and a length of density r^(d-1)·exp(-ω(r) + ε·r),
 which is r^(d-1)·(1 + r)·e^(-(1-ε)r), a mixture of two gamma laws. It counts with probability exp(-(V(x) -
-V(w)) + ω(r) - ε·r), at most 1 while λ ≤ ε, if it is in the set. w comes from Newton's method: whatever w
-is, the law is the same, and only how likely a point counts changes.
+V(w)) + ω(r) - ε·r), at most 1 while λ ≤ ε, if it is in the set. w comes from Newton's method: whatever w is,
+the law is the same, and only how likely a point counts changes. That a log-Laplace transform of a convex
+function is self-concordant is T Lemma 5.3.2 (Bubeck and Eldan 2019); T section 5.5.3 leaves these draws open.
 
-Source: ours; T section 5.5.3 leaves these draws open. The inequalities are Nesterov and Nemirovski 1994;
-that the log-Laplace transform of a convex function is self-concordant is T Lemma 5.3.2 (Bubeck and Eldan
-2019).
-
-Formal guarantee: exact, in real arithmetic. If the points with r < 1 lie in the set, an attempt counts with
-probability at least ``acceptance(d)``, which knows neither ψ nor y (docs/theory/llt_sampler.md, section 4).
-Newton's method gets from w₀ to λ ≤ ε in at most ``newton_steps(V(w₀) - min V)`` steps.
-
-Cost: a Hessian for each step of Newton's method, one value for each attempt.
+If the points with r < 1 lie in the set, an attempt counts with probability at least ``acceptance(d)``, which
+knows neither ψ nor y (docs/theory/llt_sampler.md, section 4).
 """
 
 import functools
@@ -33,6 +27,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from scipy import special
 
+from dpsco_jax.solvers.sampling.restricted_gaussian import until_one_counts
+
 SLOPE = 2.0**-10
 """ε: half of it bounds λ; the other half is for errors of the computed gradient and Hessian."""
 
@@ -42,23 +38,14 @@ _DOWN = 1.0 - 2.0**-30
 
 
 class Prepared(NamedTuple):
-    """What all attempts for one y share.
+    """What all attempts for one y share."""
 
-    Attributes:
-        tilt: y.
-        anchor: w.
-        value: ψ(w).
-        factor: L, with L·Lᵀ = H.
-        root: its transposed inverse.
-        ready: whether λ is small enough. If not, no attempt counts.
-    """
-
-    tilt: Float[Array, " dim"]
-    anchor: Float[Array, " dim"]
-    value: Float[Array, ""]
-    factor: Float[Array, "dim dim"]
-    root: Float[Array, "dim dim"]
-    ready: Bool[Array, ""]
+    tilt: Float[Array, " dim"]  # y
+    anchor: Float[Array, " dim"]  # w
+    value: Float[Array, ""]  # ψ(w)
+    factor: Float[Array, "dim dim"]  # L, with L·Lᵀ = H
+    root: Float[Array, "dim dim"]  # its transposed inverse
+    ready: Bool[Array, ""]  # whether λ is small enough; if not, no attempt counts
 
 
 class Attempted(NamedTuple):
@@ -182,23 +169,9 @@ def attempts(
         coin = jax.random.uniform(coin_key, (), jnp.float64)
         return point, prepared.ready & contains(point) & (coin < jnp.exp(-above))
 
-    def pending(carry: tuple[Array, Array, Array]) -> Array:
-        return ~carry[1] & (carry[2] < most)
-
-    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        point, counts = one(carry[2])
-        if constant_time:
-            open_still = ~carry[1]
-            point = jnp.where(open_still, point, carry[0])
-            counts = carry[1] | counts
-        return point, counts, carry[2] + 1
-
-    none = (prepared.anchor, jnp.array(False), jnp.zeros((), jnp.int32))
-    if constant_time:
-        return Attempted(*jax.lax.fori_loop(0, most, lambda _, carry: once(carry), none))
     # Without an anchor that is near enough none will count.
-    none = (none[0], none[1], jnp.where(prepared.ready, none[2], most).astype(jnp.int32))
-    return Attempted(*jax.lax.while_loop(pending, once, none))
+    first = 0 if constant_time else jnp.where(prepared.ready, 0, most)
+    return Attempted(*until_one_counts(one, prepared.anchor, most, constant_time, first))
 
 
 @functools.cache

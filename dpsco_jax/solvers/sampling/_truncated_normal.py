@@ -1,21 +1,15 @@
 """The standard normal law on an interval, by inversion that is as precise in far tails as at the centre.
 
-What it computes: with Q the upper tail and R(s) = Q(s)/φ(s) Mills' ratio, a normal number above ``low`` ≥ 0
-exceeds low + t with probability exp(-H(t)),
+With Q the upper tail and R(s) = Q(s)/φ(s) Mills' ratio, a normal number above ``low`` ≥ 0 exceeds low + t
+with probability exp(-H(t)),
 
     H(t) = low·t + t²/2 + log R(low) - log R(low + t),
 
 in which nothing cancels, wherever ``low`` is. So t solves H(t) = E, E exponential with mean one (cut at
 H(high - low)). H is convex and rises, and H(t) ≥ low·t + t²/2: Newton's method from the root of that falls to
-the solution without ever passing it.
-
-On intervals on which the density hardly changes H(t) is all rounding; there the density itself is integrated
-by Gauss's rule, and its integral inverted.
-
-Formal guarantee: t is the exact inverse of a uniform number within 1e-14 of the one that was drawn, which
-has 53 bits. All points lie in the interval.
-
-Cost: five steps of Newton's method for each number, of which none is repeated.
+the solution without ever passing it. On intervals on which the density hardly changes H(t) is all rounding;
+there the density itself is integrated by Gauss's rule, and its integral inverted. t is the exact inverse of a
+uniform number within 1e-14 of the one that was drawn, which has 53 bits. All points lie in the interval.
 """
 
 import math

@@ -1,21 +1,17 @@
 """Losses of users in float64, as functions of the move from the start, with the rounding that they have.
 
-What it computes: the mean loss of a user's items at start + move. Of a linear model the rows are put within
-their bounds once, and what they say of the start is computed once, so that a value costs one product for each
-item. Points of a geometric median are those of the data, or the nearest at a public distance of the start.
+A loss is the mean over a user's items at start + move. Of a linear model the rows are put within their bounds
+once, and what they say of the start is computed once, so that a value costs one product for each item. Points
+of a geometric median are those of the data, or the nearest at a public distance of the start.
 
-Source: none.
-
-Formal guarantee: a record depends on its own user's items alone. Each item's loss is a convex function that
-is Lipschitz as ``Setting`` says: a loss of ``problems.losses``, of a row within the ℓ2 norm ``feature_bound``
-and, where ``row_bound`` is given, within that norm in ℓ_p*, 1/p + 1/p* = 1 (rows are scaled onto it); labels
-that may be any number are cut at ±``label_bound``, so that values are of a size that is known beforehand.
-That is beyond all margins of a run but with a tiny probability, and what is cut off changes the loss of the
-others by a constant. What is drawn from is the law of these losses, whatever the data are. ``rounding``
-bounds what float64 makes of k times a user's loss: the value of a link, of margin m and label y, is within
-32 units of 2^-53 of slope·(1 + |m| + |y|).
-
-Cost: one copy of the data in float64.
+A record depends on its own user's items alone. Each item's loss is a convex function that is Lipschitz as the
+setting of the plan says: a loss of ``problems.losses``, of a row within the ℓ2 norm ``feature_bound`` and,
+where ``row_bound`` is given, within that norm in ℓ_p*, 1/p + 1/p* = 1 (rows are scaled onto it); labels that
+may be any number are cut at ±``label_bound``, so that values are of a size that is known beforehand. That is
+beyond all margins of a run but with a tiny probability, and what is cut off changes the loss of the others by
+a constant. What is drawn from is the law of these losses, whatever the data are. ``rounding`` bounds what
+float64 makes of k times a user's loss: the value of a link, of margin m and label y, is within 32 units of
+2^-53 of slope·(1 + |m| + |y|).
 """
 
 import math
@@ -39,34 +35,28 @@ from dpsco_jax.problems.objective import (
 )
 from dpsco_jax.problems.users import UserData, items_per_user
 from dpsco_jax.rates.norms import dual_exponent
-from dpsco_jax.solvers.sampling._rejection_rounding import Rounding, rounded_losses
+from dpsco_jax.solvers.sampling._rejection_certificate import Rounding, rounded_losses
 
 LINK_ULPS = 32.0
 _WITHIN = 1.0 - 2.0**-40
 
 
 class Sizes(NamedTuple):
-    """How large numbers are at most, chosen without data.
+    """How large numbers are at most, chosen without data."""
 
-    Attributes:
-        start_norm: of the start; a run from farther out costs infinity.
-        label_bound: where labels that may be any number are cut, and how far points are from the start.
-    """
-
-    start_norm: float
-    label_bound: float
+    start_norm: float  # of the start; a run from farther out costs infinity
+    label_bound: (
+        float  # where labels that may be any number are cut, and how far points are from the start
+    )
 
 
 class UserLosses(NamedTuple):
-    """The losses of a run.
+    """The losses of a run."""
 
-    Attributes:
-        loss: ``loss(move, record)``, of the mean over a user's items at start + move.
-        records: pytree with an axis of users.
-    """
-
-    loss: Callable[[Any, Any], Any]
-    records: Any
+    loss: Callable[
+        [Any, Any], Any
+    ]  # ``loss(move, record)``, the mean over a user's items at start + move
+    records: Any  # pytree with an axis of users
 
 
 def user_losses(

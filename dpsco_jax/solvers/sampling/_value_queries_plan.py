@@ -1,49 +1,77 @@
-"""The plan of one draw by value queries: what the ideal mechanism costs, and how far the chain is from it.
+"""The plan of one draw by value queries: what is fixed of it, what it costs, and how far its chain is off.
 
-What it computes: from (k, μ, η, T, N) and constants alone: s of an exact draw, the parts of the total
-variation τ, and the privacy of what runs; or, the other way round, a chain for k, μ and τ.
-
-Source: T, Theorems 3.2.1 and 4.1.3; docs/theory/rejection_oracle.md for the chain.
-
-Formal guarantee: replacing a user changes k·F by a (k·G_Δ/n)-Lipschitz function in ℓ_q, and the potential
-k·(F + ridge + μr) is k·(σμ + ridge)-strongly convex in ℓ_q on every data set, so an exact draw is s-Gaussian
-DP with s = G_Δ·√k/(n·√(σμ + ridge)), whatever else is chosen. A draw of the chain is within τ of that in
-total variation and costs what ``privacy.inexact`` says; τ is never charged without its factor 1 + e^ε.
-
-Cost: that of the certificate, some ten milliseconds.
+The regularizer r(x) = (w/2)·‖x - x₀‖_q² is σ-strongly convex in ℓ_q, σ = w·(q - 1), and so in ℓ2, since ‖h‖_q
+≥ ‖h‖₂ (T Propositions 4.4.7 to 4.4.9; Ball, Carlen and Lieb 1994). The gradient of the loss of a row a is at
+most slope·a, and with q* and p* dual to q and p, ‖a‖_q* is at most both row_bound·d^(1/q* - 1/p*) and
+feature_bound·d^(1/q* - 1/2), of exponents at least 0. Differences of two losses have twice that constant, or
+what is proven of gradients at points of a bounded set. All of it is looked up of the loss itself, never taken
+from the caller. An exact draw is s-Gaussian DP with s = G_Δ·√k/(n·√(σμ + ridge)), whatever else is chosen;
+docs/theory/rejection_oracle.md bounds how far the chain is from it.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
+from dpsco_jax.geometry import domains
+from dpsco_jax.problems import _proofs, losses
+from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.rates import sampling as rates
-from dpsco_jax.solvers import _costs, plans
-from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.rates.norms import best_exponent, dual_exponent, norm_ratio, regularizer_weight
+from dpsco_jax.solvers.sampling import _draw, _user_losses
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
-from dpsco_jax.solvers.sampling import _user_losses, attempt_bounds
-from dpsco_jax.solvers.sampling._rejection_certificate import Chain
-from dpsco_jax.solvers.sampling._tangent_numbers import Power
-from dpsco_jax.solvers.sampling._value_queries_setting import Setting
-from dpsco_jax.solvers.work import Work
 
-REPLACE = NeighboringRelation.REPLACE_ONE
+_SETS = ("whole_space", "ball", "box")
+_PARTS = ("mixing", "inner", "rounding", "cap")
 _UP = 1.0 + 2.0**-40
-_WIDER = 1.0 + 2.0**-16
 _PAIR = 2.0 * (math.e - 1.0)
 _MOST = 2.0**31 - 1.0
 
 
+class Setting(NamedTuple):
+    """What is fixed of a draw: sizes, the set, the regularizer, proven constants of the loss."""
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    norm: float  # p
+    row_bound: float | None  # of the ℓ_p* norm of rows; ``None`` if it is not bounded by itself
+    exponent: float  # q of the regularizer
+    weight: float  # w of the regularizer
+    lipschitz: float  # G of the loss of a user, in ℓ_q
+    change: float  # G_Δ of the difference of two, in ℓ_q
+    euclidean: float  # G in ℓ2
+    slope: float  # of the link; of a loss that has none its Lipschitz constant
+    feature_bound: float  # of rows; 1 where there are none
+    additions: int  # sums of a value, beside products with rows
+    ridge: float  # of the objective
+    set_name: str  # "whole_space", "ball" or "box"
+    radius: float  # of a ball
+    diameter: float  # of the set
+
+    @property
+    def modulus(self) -> float:
+        """σ: r is σ-strongly convex in ℓ_q."""
+        return self.weight * (self.exponent - 1.0)
+
+    @property
+    def tangent(self) -> bool:
+        """Whether the regularizer is no quadratic."""
+        return self.exponent < 2.0
+
+    def convexity(self, regularization: Any) -> Any:
+        """Strong convexity of the regularizer and the ridge together, in ℓ_q and in ℓ2."""
+        return self.modulus * regularization + self.ridge
+
+
 @pytree
-class Plan(MadeFor):
+class Plan(_draw.GaussianDraw):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
@@ -51,17 +79,12 @@ class Plan(MadeFor):
         sizes: how large the start and labels may be.
         num_terms: A, after which the estimated exponential ends.
         ball_bounds: for draws on a ball: the largest deviation of a proposal, and how far outside means are.
-        constant_time: whether all trials are made, each with all its values.
         regularization: μ, centred at the start, without the ridge.
         inverse_temperature: k.
         step_size: η.
         num_steps: T.
         num_trials: N, of all steps.
         escape: how likely the chain may go farther than bounds on roundings and attempts hold.
-        epsilon: the budget that was planned for; what is spent follows from the other numbers.
-        delta: δ of that budget; the certificate is for this δ.
-        excess_bound: proven bound on the expected excess risk of an exact draw; ``inf`` where no distance
-            bounds it; of the population's risk if that was asked for.
         predicted_excess: what a draw is expected to reach on the nominal problem; NaN where there is none.
     """
 
@@ -69,35 +92,28 @@ class Plan(MadeFor):
     sizes: _user_losses.Sizes = static()
     num_terms: int = static()
     ball_bounds: tuple[float, float] | None = static()
-    constant_time: bool = static()
     regularization: Number
     inverse_temperature: Number
     step_size: Number
     num_steps: Number
     num_trials: Number
     escape: Number
-    epsilon: Number
-    delta: Number
-    excess_bound: Number
     predicted_excess: Number
-
-    @property
-    def num_users(self) -> int:
-        """How many users the data must have."""
-        return self.setting.num_users
-
-    @property
-    def dim(self) -> int:
-        """The number of parameters."""
-        return self.setting.dim
 
     @property
     def gdp(self) -> Any:
         """The s of an exact draw, rounded up; infinite where k or the convexity is not positive."""
-        return gdp(self.setting, self.inverse_temperature, self.regularization)
+        setting, (xp, (k, mu)) = self.setting, _wide(self.inverse_temperature, self.regularization)
+        convexity = xp.where(mu >= 0, setting.convexity(mu), 0.0)
+        return _draw.gdp(setting.change, setting.num_users, k, convexity)
 
     @property
-    def chain(self) -> Chain:
+    def variation(self) -> Any:
+        """τ: how far the law of the draw is at most from that of an exact one."""
+        return self.chain.variation
+
+    @property
+    def chain(self) -> certificate.Chain:
         """The chain with the parts of τ, all of them 1 where a number is none that can run."""
         xp, numbers = _wide(
             *(self.inverse_temperature, self.regularization, self.step_size),
@@ -152,45 +168,6 @@ class Plan(MadeFor):
         """``value_queries``: values stand where other solvers take gradients."""
         return self.value_queries
 
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the guarantee assumes."""
-        return (
-            "float64 rounds to nearest, and its elementary functions are exact to four units",
-            "random numbers are ideal",
-        )
-
-    @property
-    def relation(self) -> NeighboringRelation:
-        """Which data sets are neighbours: one user is replaced."""
-        return REPLACE
-
-    def work_for(self, item: _costs.Item) -> Work:
-        """What a run costs: values of losses, and a proposal for every trial."""
-        trial = _costs.release(item.dim) + _costs.method(item.dim)
-        return _costs.values(self.value_queries, item) + trial * self.num_trials
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""
-        xp, (s, tau) = as_floats(self.gdp, self.chain.variation)
-        good = (s < xp.inf) & (tau < 1.0)
-        found = inexact_loss(
-            xp.where(good, s, 1.0), xp.where(good, tau, 0.0), self.epsilon, self.delta
-        )
-        return privacy.unbounded_unless(good, found)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of a run of these numbers, infinite where ``loss`` is.
-
-        Raises:
-            ValueError: ``delta`` is not in (0, 1), or the plan is a batch of plans.
-        """
-        s, tau = float(self.gdp), float(self.chain.variation)
-        good = math.isfinite(s) and tau < 1.0 and bool(np.any(np.isfinite(self.loss().rdp)))
-        return inexact_certificate(
-            s if good else 1.0, tau if good else 1.0, self.delta, REPLACE, self.assumes
-        )
-
     def excess_within(self, failure: float) -> float:
         """A bound on the excess risk of an exact draw, but with probability ``failure`` (T Lemma 4.4.14).
 
@@ -208,14 +185,12 @@ class Plan(MadeFor):
 
     def __str__(self) -> str:
         chain = self.chain
-        parts = ", ".join(f"{float(getattr(chain, name)):.3g} {name}" for name in _PARTS)
-        remarks = [
-            ("s of an exact draw", f"{float(self.gdp):.5g}"),
+        return self.table(
+            "regularized exponential mechanism by value queries",
+            {name: getattr(chain, name) for name in _PARTS},
             ("acceptance, at least", f"{float(chain.acceptance):.3g}"),
             ("value queries, expected", f"{float(self.expected_value_queries):.3g}"),
-            ("total variation", f"{float(chain.variation):.3g} = {parts}"),
-        ]
-        return plans.describe("regularized exponential mechanism by value queries", self, remarks)
+        )
 
 
 def _wide(*values: Any) -> tuple[Any, list[Any]]:
@@ -224,19 +199,6 @@ def _wide(*values: Any) -> tuple[Any, list[Any]]:
     if xp is jnp:
         floats = [jnp.asarray(v, jax.dtypes.canonicalize_dtype(np.float64)) for v in values]
     return xp, floats
-
-
-_PARTS = ("mixing", "inner", "rounding", "cap")
-
-
-def gdp(setting: Setting, k: Any, mu: Any) -> Any:
-    """The s of an exact draw, rounded up."""
-    xp, (k, mu) = _wide(k, mu)
-    convexity = setting.convexity(mu)
-    good = (k > 0) & (convexity > 0) & (k < xp.inf) & (mu >= 0)
-    ratio = xp.where(good, k, 1.0) / xp.where(good, convexity, 1.0)
-    change = setting.change / setting.num_users
-    return xp.where(good, change * xp.sqrt(ratio) * _UP, xp.inf)
 
 
 def target(
@@ -267,33 +229,134 @@ def target(
         reach=bounded,
         ball_radius=setting.radius if setting.set_name == "ball" else None,
         ball_bounds=ball_bounds,
-        tangent=Power(setting.exponent, k * mu * setting.weight) if setting.tangent else None,
+        tangent=certificate.Power(setting.exponent, k * mu * setting.weight)
+        if setting.tangent
+        else None,
     )
 
 
-def numbers_for(
-    setting: Setting, sizes: _user_losses.Sizes, k: float, mu: float, variation: float
-) -> dict[str, Any]:
-    """The fields of a plan whose chain is within τ of the target.
+def model_of(objective: Objective) -> LinearModel | None:
+    """The linear model that is proven of an objective."""
+    return _proofs.require_proven(objective).linear_model
+
+
+def setting_of(
+    objective: Objective,
+    num_users: int,
+    items_per_user: int,
+    dim: int,
+    norm: float,
+    row_bound: float | None,
+) -> Setting:
+    """The setting of an objective and of sizes.
 
     Raises:
-        Infeasible: there is none, in float64 and 2³¹ trials.
+        ValueError: the objective has no loss of ``problems.losses`` that is convex and Lipschitz on its
+            domain, the domain is none that can be drawn on, or norm, row bound and loss do not go together.
     """
-    chain = certificate.planned(variation, target(setting, sizes, k, mu, None))
-    # As ``planned`` has it.
-    escape = certificate.ESCAPE * variation / 2.0
-    bounds = None
-    if setting.set_name == "ball":
-        deviation = math.sqrt(chain.step_size / (1.0 + chain.step_size * k * setting.convexity(mu)))
-        farthest = attempt_bounds.farthest_start(setting.dim, chain.num_steps, escape)
-        bounds = (deviation * _WIDER, farthest)
-    return {
-        "num_terms": chain.num_terms,
-        "ball_bounds": bounds,
-        "inverse_temperature": k,
-        "regularization": mu,
-        "step_size": float(chain.step_size),
-        "num_steps": float(chain.num_steps),
-        "num_trials": float(chain.num_trials),
-        "escape": escape,
-    }
+    _checks.require_instance("objective", objective, Objective)
+    proof = _proofs.require_proven(objective)
+    model = proof.linear_model
+    name, given = domains.proven_maker(objective.domain)
+    _checks.require(name in _SETS, "objective.domain", name, f"one of {_SETS}")
+    fixed = not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given))
+    _checks.require(fixed, "objective.domain", name, "made of concrete numbers")
+    known = model is not None or objective.loss.__module__ == losses.__name__
+    _checks.require(known, "objective.loss", objective.loss, "one of problems.losses")
+    center, ends = center_of(objective, (dim,)), ends_of(objective)
+    for found in (center, *ends):
+        entries = f"of {dim} entries, as many as there are parameters"
+        _checks.require(found.size in (dim, 0), "objective.domain", found.size, entries)
+    if name == "ball" and objective.ridge > 0:
+        # Means of proposals lie between y and the common centre, which has to be in the ball.
+        away = float(np.linalg.norm(center))
+        room = float(np.asarray(given["radius"]))
+        _checks.require(away <= room, "objective.domain", away, f"a ball with the origin: {room}")
+    if name == "box":
+        for side in ends[1] - ends[0]:
+            good = 0.0 < side < math.inf
+            _checks.require(good, "objective.domain", side, "a box with sides above 0, and finite")
+    radius = float(np.asarray(given["radius"])) if name == "ball" else math.inf
+    diameter, farthest = _extent(name, center, ends, radius)
+    lipschitz, ridge = float(objective.lipschitz), float(objective.ridge)
+    bound = 1.0 if model is None else float(model.feature_bound)
+    slope = lipschitz / bound
+    exponent, weight = best_exponent(norm, dim), regularizer_weight(norm, dim)
+    _require_norm(objective, model, norm, exponent, row_bound, name)
+
+    dual, dual_of_rows = dual_exponent(exponent), dual_exponent(norm)
+    steep = slope * bound * norm_ratio(dual, 2.0, dim)
+    euclidean = lipschitz
+    if row_bound is not None:
+        steep = min(steep, slope * row_bound * norm_ratio(dual, dual_of_rows, dim))
+        euclidean = min(lipschitz, slope * row_bound * norm_ratio(2.0, dual_of_rows, dim))
+    change = 2.0 * steep
+    if exponent == 2.0 and math.isfinite(farthest):
+        # A user without items has the gradient zero, from which others are as far as they are long.
+        change = min(change, max(proof.gradient_gap(farthest), lipschitz))
+    outputs = 0 if model is None or model.outputs is None else model.outputs
+    return Setting(
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        norm=norm,
+        row_bound=row_bound,
+        exponent=exponent,
+        weight=weight,
+        lipschitz=steep,
+        change=change,
+        euclidean=euclidean,
+        slope=slope,
+        feature_bound=bound,
+        additions=items_per_user + 4 + 4 * outputs + (dim if model is None else 0),
+        ridge=ridge,
+        set_name=name,
+        radius=radius,
+        diameter=diameter,
+    )
+
+
+def center_of(objective: Objective, shape: tuple[int, ...]) -> Any:
+    """The centre of a ball, as a vector in float64."""
+    center = domains.proven_maker(objective.domain)[1].get("center")
+    return np.zeros(math.prod(shape)) if center is None else _vector(center)
+
+
+def ends_of(objective: Objective) -> tuple[Any, Any]:
+    """The lower and the upper ends of a box, as vectors in float64; without entries of other sets."""
+    given = domains.proven_maker(objective.domain)[1]
+    return _vector(given.get("lower")), _vector(given.get("upper"))
+
+
+def _vector(tree: Any) -> Any:
+    leaves = [np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)]
+    return np.concatenate([np.zeros(0), *leaves])
+
+
+def _extent(name: str, center: Any, ends: tuple[Any, Any], radius: float) -> tuple[float, float]:
+    """The diameter and the largest norm of the set itself, rounded up; a ``Domain`` may have been narrow."""
+    if name == "ball":
+        return 2.0 * radius, (math.hypot(*center) + radius) * _UP
+    if name == "box":
+        lower, upper = ends
+        outermost = np.maximum(np.abs(lower), np.abs(upper))
+        return math.hypot(*(upper - lower)) * _UP, math.hypot(*outermost) * _UP
+    return math.inf, math.inf
+
+
+def _require_norm(
+    objective: Objective,
+    model: LinearModel | None,
+    norm: float,
+    exponent: float,
+    row_bound: float | None,
+    set_name: str,
+) -> None:
+    vectors = model is not None and model.outputs is None
+    plain = norm == 2.0 and row_bound is None
+    _checks.require(vectors or plain, "norm", norm, "2, without row_bound: a loss of vector rows")
+    if exponent < 2.0:
+        whole = set_name == "whole_space"
+        _checks.require(whole, "objective.domain", set_name, f"the whole space for norm = {norm:g}")
+        flat = objective.ridge == 0.0
+        _checks.require(flat, "objective.ridge", objective.ridge, f"0 for norm = {norm:g}")

@@ -39,7 +39,7 @@ Example:
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,14 +47,13 @@ from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks, _keys, _released
 from dpsco_jax.geometry import _powers
-from dpsco_jax.solvers.sampling import alternating_sampler, rejection_oracle
-from dpsco_jax.solvers.sampling._llt_families import family as family_of
+from dpsco_jax.solvers.sampling import _self_concordant, alternating_sampler, rejection_oracle
 from dpsco_jax.solvers.sampling._llt_transform import Transform, transform
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._self_concordant import Attempted, Prepared
 from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 from dpsco_jax.solvers.sampling.rejection_oracle import State
-from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted
+from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted, until_one_counts
 
 __all__ = [
     "Transform",
@@ -114,7 +113,7 @@ def primal_draw(
     key = _keys.alone(key)
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     tilt = float64_vector("tilt", tilt)
-    family = family_of(psi, power, radius, num_attempts, NEWTON_STEPS, False)
+    family = _family(psi, power, radius, num_attempts, NEWTON_STEPS, False)
     found = family.attempts(key, family.prepare(tilt, jnp.zeros_like(tilt)))
     return _released.without_derivatives(found)
 
@@ -170,17 +169,12 @@ def start_draw(
         above = drift * (psi.value(point) - lowest) - 0.5 * length * length
         return point, jax.random.uniform(keys[3], (), jnp.float64) < jnp.exp(-above)
 
-    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        held, counted, index = carry
+    def once(index: Array) -> tuple[Array, Array]:
         point, counts = (normal if psi.gaussian else rejected)(jax.random.fold_in(key, index))
-        good = counts & (_powers.norm(point, psi.exponent) <= radius)
-        return jnp.where(good & ~counted, point, held), counted | good, index + 1
+        return point, counts & (_powers.norm(point, psi.exponent) <= radius)
 
-    none = (origin, jnp.array(False), jnp.zeros((), jnp.int32))
-    if constant_time:
-        return Attempted(*jax.lax.fori_loop(0, num_attempts, lambda _, carry: once(carry), none))
-    pending = lambda carry: ~carry[1] & (carry[2] < num_attempts)  # noqa: E731
-    return Attempted(*jax.lax.while_loop(pending, once, none))
+    point, counted, made = until_one_counts(once, origin, num_attempts, constant_time)
+    return Attempted(jnp.where(counted, point, origin), counted, made)
 
 
 def oracle(
@@ -219,7 +213,7 @@ def oracle(
     num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     _checks.require_whole("num_newton", num_newton, 1)
     constant_time = _checks.require_flag("constant_time", constant_time)
-    family = family_of(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)
+    family = _family(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)
 
     def attempt(key: Array, prepared: Prepared) -> tuple[Array, Array]:
         found = family.attempts(key, prepared)
@@ -284,8 +278,7 @@ def alternate(
     _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)
     num_starts = _checks.require_integer("num_starts", num_starts, 1, 2**31 - 1)
     constant_time = _checks.require_flag("constant_time", constant_time)
-    for name, value in (("drift", drift), ("radius", radius)):
-        _checks.require_positive(name, value)
+    _checks.require_each(_checks.require_positive, drift=drift, radius=radius)
     _checks.require_instance("psi", psi, Transform)
     dim = _checks.require_integer("dim", dim, 1)
     first, rest = jax.random.split(key)
@@ -299,3 +292,58 @@ def alternate(
         constant_time=constant_time,
     )
     return alternating_sampler.run(rest, moves, begun.params, num_steps, num_trials, constant_time)
+
+
+class _Family(NamedTuple):
+    """The laws γ_y ∝ exp(-b·ψ(x) + ⟨x, y⟩) on a ball, for one ψ and b."""
+
+    prepare: Callable[[Array, Array], Any]  # ``prepare(y, start)``, what all attempts for a y share
+    attempts: Callable[[Array, Any], Attempted]  # ``attempts(key, prepared)``
+    blank: Callable[[Array], Any]  # of the structure of what is prepared, for a point
+
+
+def _family(
+    psi: Transform,
+    power: ArrayLike,
+    radius: ArrayLike,
+    num_attempts: int,
+    num_newton: Any,
+    constant_time: bool,
+) -> _Family:
+    """The laws on the ball of a radius in ℓp: by self-concordance, or of normal numbers where p = 2."""
+    _checks.require_instance("psi", psi, Transform)
+    _checks.require_positive("power", power)
+    _checks.require_positive("radius", radius)
+    require_x64("llt_sampler")
+
+    def contains(point: Array) -> Array:
+        return _powers.norm(point, psi.exponent) <= radius
+
+    def prepare(tilt: Array, start: Array) -> Prepared:
+        return _self_concordant.prepare(
+            psi.value, psi.local, power, tilt, start, num_newton, constant_time
+        )
+
+    def attempts(key: Array, prepared: Prepared) -> Attempted:
+        return _self_concordant.attempts(
+            *(key, prepared, psi.value, contains, power, 8.0 * psi.errors.value),
+            *(num_attempts, constant_time),
+        )
+
+    def blank(point: Array) -> Prepared:
+        dim = len(point)
+        square = jnp.zeros((dim, dim))
+        return Prepared(point, point, jnp.zeros(()), square, square, jnp.array(False))
+
+    def gaussian(key: Array, tilt: Array) -> Attempted:
+        # ψ is ‖x‖²/4 and a constant: N(2y/b, 2/b).
+        def once(index: Array) -> tuple[Array, Array]:
+            free = jax.random.normal(jax.random.fold_in(key, index), tilt.shape, jnp.float64)
+            point = 2.0 * tilt / power + jnp.sqrt(2.0 / power) * free
+            return point, contains(point)
+
+        return Attempted(*until_one_counts(once, tilt, num_attempts, constant_time))
+
+    if psi.gaussian:
+        return _Family(lambda tilt, start: tilt, gaussian, lambda point: point)
+    return _Family(prepare, attempts, blank)

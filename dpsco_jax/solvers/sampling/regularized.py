@@ -38,29 +38,125 @@ Example:
     ((3,), 0, True)
 """
 
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.privacy.variation import gdp_within
 from dpsco_jax.problems import envelopes
 from dpsco_jax.problems.objective import Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base
+from dpsco_jax.solvers import _arguments, _costs, _plan_base
 from dpsco_jax.solvers._schedules import nominal_model
+from dpsco_jax.solvers.sampling import _draw, _rows, alternating_sampler
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
-from dpsco_jax.solvers.sampling import _regularized_search, _rows, alternating_sampler
 from dpsco_jax.solvers.sampling._precision import require_x64
-from dpsco_jax.solvers.sampling._regularized_plan import Plan, planned
+from dpsco_jax.solvers.sampling.chain_lengths import capped_trials, mixing_steps
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
-from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "plan", "solve"]
 
 _SIZES = (1e-100, 1e100)
 _HIDDEN = 0.3  # by an envelope, of what is lost anyway
+_UP = 1.0 + 2.0**-40
+_SAMPLER = 0.2  # of δ: what τ may take of it, times 1 + e^ε
+_EACH = 0.02  # of δ/(1 + e^ε): what mixing and the cap on trials take where rounding takes less
+_FIRST = 2.05  # times that: τ, as a first guess
+_TRIES = 60
+_SMALLEST = 1e-100
+_LONGEST = 200.0  # of ηm, for anchors to be found on their grid
+_RAREST = 1e-4  # success of a trial
+_MOST_DOUBLINGS = 12
+_WORSE = 4  # regularizations in a row, of which the first is the best, end the search
+_BOUND_BY_ROUNDING = 0.9  # of the s that δ allows without it
+_LESS = 0.75  # of ε, tried in turn
+
+
+@pytree
+class Plan(_draw.GaussianDraw):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        setting: sizes of the data and proven constants of the loss.
+        ridge: of the objective, centred at the origin.
+        smoothing: γ of the Moreau envelope that stands in for a loss with a kink; 0 for a smooth loss.
+        regularization: μ, centred at the start, without the ridge.
+        inverse_temperature: k.
+        relative_step: c = ηkH.
+        num_steps: T.
+        num_trials: N, of all steps.
+        predicted_excess: what a draw is expected to reach on the nominal problem, and half of what an
+            envelope may hide; no bound.
+    """
+
+    setting: proximal.Setting = static()
+    ridge: float = static()
+    smoothing: float = static()
+    regularization: Number
+    inverse_temperature: Number
+    relative_step: Number
+    num_steps: Number
+    num_trials: Number
+    predicted_excess: Number
+
+    @property
+    def numbers(self) -> proximal.Numbers:
+        """What else follows for the run."""
+        return proximal.numbers(
+            self.setting,
+            self.inverse_temperature,
+            self.regularization + self.ridge,
+            self.relative_step,
+            self.num_steps,
+            self.num_trials,
+        )
+
+    @property
+    def gdp(self) -> Any:
+        """The s of an exact draw, rounded up."""
+        convexity = self.regularization + self.ridge
+        change = 2.0 * self.setting.lipschitz
+        return _draw.gdp(change, self.num_users, self.inverse_temperature, convexity)
+
+    @property
+    def variation(self) -> Any:
+        """τ: how far the law of the draw is at most from that of an exact one."""
+        return self.numbers.variation.total
+
+    @property
+    def user_gradients(self) -> Any:
+        """Passes over the users, at most: J for each step and one for each trial; times the users."""
+        most = self.num_steps * self.numbers.most_gradients + self.num_trials
+        return most * self.num_users
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the proof covers a run with these numbers; a bool, may be traced."""
+        return self.numbers.valid & (self.regularization >= 0)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs at most: passes over the users, and a proposal for every trial."""
+        return _costs.gradients(self.user_gradients, item) + self.proposals(item)
+
+    def __str__(self) -> str:
+        made = self.numbers
+        return self.table(
+            "regularized exponential mechanism",
+            made.variation._asdict(),
+            ("step size", f"{float(made.step_size):.5g}"),
+            ("acceptance, at least", f"{float(made.acceptance):.3g}"),
+            ("gradients of a step, at most", f"{float(made.most_gradients):.0f}"),
+        )
 
 
 @_plan_base.remembers
@@ -126,43 +222,24 @@ def plan(
     if smoothing:
         smooth = envelopes.moreau_envelope(objective, smoothing)
         gap = envelopes.envelope_gap(objective, smoothing)
-    setting = proximal.sized(smooth, problem.num_users, problem.items_per_user, problem.dim)
-
-    nominal = nominal_model.nominal(problem, columns_per_row)
-
-    def under(added: float, spent: privacy.Budget) -> Plan:
-        made = planned(
-            setting,
-            spent,
-            ridge=ridge,
-            smoothing=smoothing,
-            gap=gap,
-            population=population,
-            regularization=added,
-            relative_step=relative_step,
-            distance=distance,
-            nominal=nominal,
-            constant_time=constant_time,
-        )
-        if max_steps is not None and made.num_steps > max_steps:
-            raise Infeasible(
-                f"max_steps must be at least {made.num_steps:.0f} for regularization = {added:.6g} and "
-                f"smoothing = {smoothing:.6g}, got {max_steps}",
-                {"max_steps": made.num_steps},
-            )
-        return made
-
-    if regularization is not None:
-        added = _checks.require_real("regularization", regularization, 0.0, closed=True)
-        if added + ridge <= 0:
-            raise ValueError(
-                "regularization must be positive where the objective has no ridge, got 0"
-            )
-        return _regularized_search.within(lambda spent: under(added, spent), budget)
-
-    return _regularized_search.within(
-        lambda spent: _regularized_search.best(lambda added: under(added, spent), middle), budget
+    asked = _Request(
+        setting=proximal.sized(smooth, problem.num_users, problem.items_per_user, problem.dim),
+        nominal=nominal_model.nominal(problem, columns_per_row),
+        distance=distance,
+        ridge=ridge,
+        smoothing=smoothing,
+        gap=gap,
+        population=population,
+        relative_step=relative_step,
+        max_steps=max_steps,
+        constant_time=constant_time,
     )
+    if regularization is None:
+        return _within(lambda spent: _best(asked, spent, middle), budget)
+    added = _checks.require_real("regularization", regularization, 0.0, closed=True)
+    if added + ridge <= 0:
+        raise ValueError("regularization must be positive where the objective has no ridge, got 0")
+    return _within(lambda spent: _planned(asked, spent, added), budget)
 
 
 @_sharding.solver
@@ -187,11 +264,8 @@ def solve(
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not
             have the proven constants that were planned for.
     """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    require_x64("regularized")
-    users, slots = jax.tree.leaves(data.items)[0].shape[:2]
-    most = plan.setting.items_per_user
-    _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
+    plan = _draw.begun("regularized", Plan, key, plan, objective, data, params)
+    slots = _draw.slots_of(data)
     if not isinstance(data.items.features, OneHot):
         width = np.shape(data.items.features)[-1]
         _checks.require(
@@ -199,13 +273,11 @@ def solve(
         )
     if plan.smoothing:
         objective = envelopes.moreau_envelope(objective, plan.smoothing)
-    found = proximal.sized(objective, users, most, plan.dim)
-    if found != plan.setting or float(objective.ridge) != plan.ridge:
-        raise ValueError(f"objective must be that of plan.setting = {plan.setting}, got {found}")
+    setting = plan.setting
+    found = proximal.sized(objective, plan.num_users, setting.items_per_user, plan.dim)
+    if found != setting or float(objective.ridge) != plan.ridge:
+        raise ValueError(f"objective must be that of plan.setting = {setting}, got {found}")
 
-    # Numbers that were narrowed are those that run, and are reckoned with in float64.
-    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
-    numbers = plan.numbers
     convexity = plan.regularization + plan.ridge
     center = jnp.asarray(params, jnp.float64).ravel() * (plan.regularization / convexity)
     oracle = proximal_oracle(
@@ -228,23 +300,18 @@ def solve(
     )
     draw = (center + end.params).reshape(params.shape).astype(params.dtype)
     # Beyond this, margins of the centre are not exact.
-    unit = numbers.anchor_unit * _rows.feature_unit(plan.setting.feature_bound)
-    longest = 2.0 ** (_rows.SIGNIFICAND_BITS - 1) * unit / plan.setting.feature_bound
+    unit = plan.numbers.anchor_unit * _rows.feature_unit(setting.feature_bound)
+    longest = 2.0 ** (_rows.SIGNIFICAND_BITS - 1) * unit / setting.feature_bound
     near = jnp.linalg.norm(center) <= longest
-    good = jnp.all(jnp.isfinite(draw))
     passes = jnp.asarray(plan.user_gradients, jnp.int64) * slots
-    realized = (end.state.evaluations + end.num_trials).astype(jnp.int64) * (users * slots)
-    return Solution(
-        params=draw,
-        privacy=privacy.unbounded_unless(near, plan.loss()),
-        status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=_counts.count(passes),
-        unprivate={
-            "gradients": _counts.count(realized),
-            "trials": end.num_trials,
-            "steps": end.num_accepted,
-            "trace": None,
-        },
+    realized = (end.state.evaluations + end.num_trials).astype(jnp.int64)
+    return _draw.solution(
+        draw,
+        privacy.unbounded_unless(near, plan.loss()),
+        _counts.count(passes),
+        gradients=_counts.count(realized * (plan.num_users * slots)),
+        trials=end.num_trials,
+        steps=end.num_accepted,
     )
 
 
@@ -256,3 +323,156 @@ def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> fl
     if smoothing is not None:
         return _checks.require_real("smoothing", smoothing, 0.0)
     return _HIDDEN * lost / envelopes.envelope_gap(objective, 1.0)
+
+
+class _Request(NamedTuple):
+    """What is asked for, checked; but for the regularization."""
+
+    setting: proximal.Setting
+    nominal: nominal_model.Nominal
+    distance: float
+    ridge: float
+    smoothing: float
+    gap: float  # what the envelope hides at most
+    population: bool
+    relative_step: float
+    max_steps: int | None
+    constant_time: bool
+
+
+def _within(plan: Callable[[privacy.Budget], Plan], budget: privacy.Budget) -> Plan:
+    """The best plan for the budget or for a smaller ε.
+
+    Raises:
+        Infeasible: there is none; where δ is too small the refusal names one that would do, if there is any.
+    """
+    found = _draw.naming_delta(
+        lambda delta: plan(privacy.Budget(budget.epsilon, delta)), budget.delta, 0.0, True
+    )
+    while found.gdp < _BOUND_BY_ROUNDING * privacy.gdp_within(found.epsilon, budget.delta):
+        try:
+            smaller = plan(privacy.Budget(_LESS * found.epsilon, budget.delta))
+        except Infeasible:
+            break
+        if smaller.predicted_excess >= found.predicted_excess:
+            break
+        found = smaller
+    return found
+
+
+def _best(asked: _Request, budget: privacy.Budget, middle: float) -> Plan:
+    """The plan with the least prediction, over regularizations around the one in the middle."""
+
+    def prediction(made: Plan) -> Any:
+        return made.predicted_excess
+
+    tried: list[Plan] = []
+    refusal: Infeasible | None = None
+    for doublings in range(-4 * _MOST_DOUBLINGS, 4 * _MOST_DOUBLINGS + 1):
+        try:
+            tried.append(_planned(asked, budget, middle * 2.0 ** (doublings / 4)))
+        except Infeasible as refused:
+            # The last one that lacks δ says what is the matter, if any does.
+            refusal = refused if refusal is None or refused.needed else refusal
+        # Once one is possible, larger ones are, and in the end they only get worse.
+        if len(tried) > _WORSE and min(tried[-_WORSE:], key=prediction) is tried[-_WORSE]:
+            break
+    if not tried:
+        assert refusal is not None
+        raise refusal
+    return min(tried, key=prediction)
+
+
+def _planned(asked: _Request, budget: privacy.Budget, regularization: float) -> Plan:
+    """The plan for one regularization.
+
+    Raises:
+        Infeasible: no numbers of steps and trials make the draw private enough for the budget.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    setting, convexity = asked.setting, regularization + asked.ridge
+    change = 2.0 * setting.lipschitz / setting.num_users
+    least = _draw.share(_EACH, budget)
+    guess, bias = _FIRST * least, regularization * asked.distance**2 / 2
+    # Neighbours' laws are 2L/(nμ) apart in the Wasserstein distance, and losses L-Lipschitz.
+    stability = 2.0 * setting.lipschitz**2 / (setting.num_users * convexity)
+    generalization = stability if asked.population else 0.0
+    for _ in range(_TRIES):
+        # From the largest τ that may come out: the ε at which it takes a part of δ, which may be less than
+        # what there is to spend, the temperature that it leaves, and what τ is then.
+        left = _SAMPLER * delta / guess - 1.0
+        if left <= _UP:
+            raise Infeasible(
+                "budget.delta must be far above the rounding of the sampler, a total variation of "
+                f"{guess:.3g}, got {delta:.6g}",
+                {"delta": delta},
+            )
+        s = gdp_within(min(epsilon, math.log(left)), delta, guess)
+        k = (s / (_UP * _UP)) ** 2 * convexity / change**2
+        steps, trials = _lengths(
+            setting, k, convexity, asked.relative_step, max(least, 0.1 * guess)
+        )
+        made = Plan(
+            setting=setting,
+            ridge=asked.ridge,
+            smoothing=asked.smoothing,
+            constant_time=asked.constant_time,
+            regularization=regularization,
+            inverse_temperature=k,
+            relative_step=asked.relative_step,
+            num_steps=float(steps),
+            num_trials=float(trials),
+            epsilon=epsilon,
+            delta=delta,
+            excess_bound=bias + setting.dim / k + asked.gap + generalization,
+            predicted_excess=_draw.expected_excess(asked.nominal, k, regularization)
+            + asked.gap / 2
+            + generalization,
+        )
+        if not made.accounted:
+            raise Infeasible(
+                "regularization must be larger for the grids of the sampler to hold its points, got "
+                f"{regularization:.6g}"
+            )
+        spent = float(made.variation)
+        if spent > guess:
+            guess = 1.02 * spent
+            continue
+        if asked.max_steps is not None and made.num_steps > asked.max_steps:
+            raise Infeasible(
+                f"max_steps must be at least {made.num_steps:.0f} for regularization = "
+                f"{regularization:.6g} and smoothing = {asked.smoothing:.6g}, got {asked.max_steps}",
+                {"max_steps": made.num_steps},
+            )
+        return made
+    raise Infeasible(f"budget must leave room for the sampler, got ({epsilon}, {delta})")
+
+
+def _lengths(
+    setting: proximal.Setting, k: float, convexity: float, relative_step: float, variation: float
+) -> tuple[int, int]:
+    """Steps and trials that leave the given total variation each."""
+    larger = f"regularization must be larger, got {convexity:.6g} with the ridge"
+    if not _SMALLEST < k * setting.smoothness < 1.0 / _SMALLEST:
+        raise Infeasible(larger + ": the temperature is beyond what can be computed with")
+    eta = relative_step / (k * setting.smoothness)
+    hardest = -1.6 * math.log(_RAREST)
+    if relative_step > hardest:
+        raise Infeasible(
+            f"relative_step must be {hardest:.3g} at most, for trials to succeed, got {relative_step:.6g}"
+        )
+    if eta * k * convexity > _LONGEST:
+        limit = _LONGEST * setting.smoothness / relative_step
+        raise Infeasible(
+            f"regularization must be smaller, {limit:.6g} at most with the ridge for this relative_step, got "
+            f"{convexity:.6g}"
+        )
+    acceptance = float(proximal.numbers(setting, k, convexity, relative_step, 1, 1).acceptance)
+    start = setting.lipschitz / convexity + (setting.dim / (k * convexity)) ** 0.5
+    try:
+        steps = mixing_steps(min(variation, 0.5), eta, k * convexity, start)
+        return steps, capped_trials(steps, acceptance, variation)
+    except Infeasible as refusal:
+        raise Infeasible(
+            f"{larger}, or relative_step closer to 3, got {relative_step:.6g}: {refusal}"
+        ) from None

@@ -263,15 +263,40 @@ def draw(
     y = float64_vector("y", y)
     prepared = restricted.prepare(y)
 
-    def pending(carry: tuple[Array, Array, Array]) -> Array:
-        return ~carry[1] & (carry[2] < num_attempts)
+    def attempt(index: Array) -> tuple[Array, Array]:
+        return restricted.attempt(jax.random.fold_in(key, index), prepared)
 
-    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        x, counts = restricted.attempt(jax.random.fold_in(key, carry[2]), prepared)
-        return x, counts, carry[2] + 1
+    return _released.without_derivatives(Drawn(*until_one_counts(attempt, y, num_attempts)))
 
-    none = (y, jnp.array(False), jnp.zeros((), jnp.int32))
-    return _released.without_derivatives(Drawn(*jax.lax.while_loop(pending, once, none)))
+
+def until_one_counts(
+    attempt: Callable[[Array], tuple[Any, Array]],
+    start: Any,
+    most: Any,
+    constant_time: bool = False,
+    first: ArrayLike = 0,
+) -> tuple[Any, Array, Array]:
+    """The first attempt that counts, or the last of all; whether it counts; and how many were made.
+
+    Args:
+        attempt: ``attempt(index) -> (point, counts)``.
+        start: of the structure of points.
+        most: attempts, at most.
+        constant_time: whether all of them are made.
+        first: index of the first; as many as ``most`` if there is to be none.
+    """
+
+    def once(carry: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        held, counted, index = carry
+        point, counts = attempt(index)
+        if constant_time:
+            point, counts = jnp.where(counted, held, point), counted | counts
+        return point, counts, index + 1
+
+    none = (start, jnp.array(False), jnp.asarray(first, jnp.int32))
+    if constant_time:
+        return jax.lax.fori_loop(0, most, lambda _, carry: once(carry), none)
+    return jax.lax.while_loop(lambda carry: ~carry[1] & (carry[2] < most), once, none)
 
 
 def _quadratic(step_size: ArrayLike, convexity: ArrayLike, center: Any) -> tuple[Any, Any, Any]:

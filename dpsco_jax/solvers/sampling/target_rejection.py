@@ -48,7 +48,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._rows import on_grid, power_below
 from dpsco_jax.solvers.sampling.attempt_bounds import attempts_variation
-from dpsco_jax.solvers.sampling.restricted_gaussian import Drawn
+from dpsco_jax.solvers.sampling.restricted_gaussian import Drawn, until_one_counts
 
 __all__ = ["Numbers", "draw", "planned"]
 
@@ -189,18 +189,13 @@ def draw(
     at = center + anchor
     move = -anchor - gradient(at) / mu
 
-    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        normal_key, coin_key = jax.random.split(jax.random.fold_in(key, carry[2]))
+    def trial(index: Array) -> tuple[Array, Array]:
+        normal_key, coin_key = jax.random.split(jax.random.fold_in(key, index))
         offset = move + deviation * jax.random.normal(normal_key, center.shape, jnp.float64)
         lost = inverse_temperature * remainder(at, offset)
-        counts = jax.random.uniform(coin_key, (), jnp.float64) < jnp.exp(-lost)
-        return offset, counts, carry[2] + 1
+        return offset, jax.random.uniform(coin_key, (), jnp.float64) < jnp.exp(-lost)
 
-    def pending(carry: tuple[Array, Array, Array]) -> Array:
-        return ~carry[1] & (carry[2] < numbers.num_trials)
-
-    none = (move, jnp.array(False), jnp.zeros((), jnp.int32))
-    offset, accepted, trials = jax.lax.while_loop(pending, once, none)
+    offset, accepted, trials = until_one_counts(trial, move, numbers.num_trials)
     # The last digits of the sum would be those of the offset, and tell of the anchor.
     base = on_grid(anchor, unit)
     drawn = center + (base + on_grid((anchor - base) + offset, unit))

@@ -41,41 +41,57 @@ Example:
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import domains, lp
+from dpsco_jax.privacy.variation import gdp_within, variation_epsilon
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.rates.norms import require_exponent
+from dpsco_jax.rates import sampling_printed
+from dpsco_jax.rates.norms import norm_ratio, regularizer_range, require_exponent
 from dpsco_jax.solvers import _arguments, _plan_base
+from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.sampling import (
+    _draw,
     _rows,
     _user_losses,
-    _value_queries_search,
     alternating_sampler,
+    attempt_bounds,
     rejection_oracle,
     restricted_gaussian,
 )
+from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
 from dpsco_jax.solvers.sampling._precision import require_x64
-from dpsco_jax.solvers.sampling._value_queries_plan import Plan
-from dpsco_jax.solvers.sampling._value_queries_setting import (
+from dpsco_jax.solvers.sampling._value_queries_plan import (
+    Plan,
+    Setting,
     center_of,
     ends_of,
     model_of,
     setting_of,
+    target,
 )
-from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
 
 _SIZES = (1e-30, 1e30)
 _RELEASED = 32.0  # units of the grid of the released point in a deviation of a proposal, at least
 _NEAR = 2.0**-20  # of a ball's radius: where a start in float32 may be for its centre
+_WIDER = 1.0 + 2.0**-16
+_SAMPLER = 0.1  # of δ/(1 + e^ε): τ; a fiftieth makes s 0.8 % larger and the chain a tenth longer
+_LESS = 1.0 - 2.0**-10
+_DOWN = 1.0 - 2.0**-30
+_FARTHEST = 1000.0  # distances that a start may be from the origin
+_TRIES = 6
+_LEAST = 1e-6  # s
 
 
 @_plan_base.remembers
@@ -145,13 +161,11 @@ def plan(
         *(problem.objective, problem.num_users, problem.items_per_user),
         *(problem.dim, norm, row_bound),
     )
-    asked = _value_queries_search.Request(
+    asked = _Request(
         *(problem, setting, regularization, population, thrifty, max_steps),
         *(columns_per_row, constant_time),
     )
-    if constants == "paper":
-        return _value_queries_search.printed(asked, budget)
-    return _value_queries_search.tight(asked, budget)
+    return _printed(asked, budget) if constants == "paper" else _tight(asked, budget)
 
 
 @_sharding.solver
@@ -178,19 +192,14 @@ def solve(
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not
             have the proven constants that were planned for.
     """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    require_x64("value_queries")
-    setting, model = plan.setting, model_of(objective)
-    users, slots = jax.tree.leaves(data.items)[0].shape[:2]
-    most = setting.items_per_user
-    _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
+    plan = _draw.begun("value_queries", Plan, key, plan, objective, data, params)
+    setting, model, slots = plan.setting, model_of(objective), _draw.slots_of(data)
     start, shaped = _start(params)
-    found = setting_of(objective, users, most, plan.dim, setting.norm, setting.row_bound)
+    sizes = (setting.num_users, setting.items_per_user, setting.dim)
+    found = setting_of(objective, *sizes, setting.norm, setting.row_bound)
     if found != setting:
         raise ValueError(f"objective must be that of plan.setting = {setting}, got {found}")
 
-    # Numbers that were narrowed are those that run, and are reckoned with in float64.
-    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
     center, pull, near = _center(plan, objective, jnp.ravel(start))
     users_losses = _user_losses.user_losses(
         *(objective, model, data, center.reshape(start.shape), plan.sizes),
@@ -206,23 +215,18 @@ def solve(
         constant_time=plan.constant_time,
     )
     draw = _released(plan, objective, center, end.params)
-    good = jnp.all(jnp.isfinite(draw))
     each = 2.0 * plan.num_terms if plan.constant_time else 2.0 * (math.e - 1.0)
     queries, realized = (
         _counts.count(jnp.ceil(count).astype(jnp.int64) * slots)
         for count in (plan.value_queries, each * end.num_trials)
     )
-    return Solution(
-        params=shaped(draw),
-        privacy=privacy.unbounded_unless(near, plan.loss()),
-        status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=queries,
-        unprivate={
-            "gradients": realized,
-            "trials": end.num_trials,
-            "steps": end.num_accepted,
-            "trace": None,
-        },
+    return _draw.solution(
+        shaped(draw),
+        privacy.unbounded_unless(near, plan.loss()),
+        queries,
+        gradients=realized,
+        trials=end.num_trials,
+        steps=end.num_accepted,
     )
 
 
@@ -292,3 +296,189 @@ def _released(plan: Plan, objective: Objective, center: Any, move: Any) -> Any:
     unit = _rows.power_below(deviation / _RELEASED)
     point = center + jnp.trunc(move / unit) * unit
     return jnp.clip(point, *ends_of(objective)) if plan.setting.set_name == "box" else point
+
+
+class _Request(NamedTuple):
+    """What is asked for, checked."""
+
+    problem: Problem
+    setting: Setting
+    regularization: float | None
+    population: bool
+    thrifty: bool
+    max_steps: int | None
+    columns_per_row: int | None
+    constant_time: bool
+
+    @property
+    def reach(self) -> float:
+        """Θ: how far r ranges within the distance; infinite if there is none."""
+        problem, setting = self.problem, self.setting
+        ranges = [math.inf]
+        if problem.distance is not None:
+            ranges.append(regularizer_range(setting.norm, setting.dim, problem.distance))
+        if not setting.tangent:
+            farthest = {"ball": setting.radius, "box": setting.diameter}.get(setting.set_name)
+            ranges.append(0.5 * setting.weight * (farthest or math.inf) ** 2)
+        return min(ranges)
+
+    @property
+    def generalization(self) -> float:
+        """What the population's risk has more than the empirical one, times λ; 0 if it is not asked for."""
+        setting = self.setting
+        apart = setting.change * min(setting.lipschitz, setting.change) / setting.num_users
+        return apart if self.population else 0.0
+
+
+def _tight(asked: _Request, budget: privacy.Budget) -> Plan:
+    """The plan whose certificate is at most the budget.
+
+    Raises:
+        Infeasible: there is none.
+    """
+    epsilon, delta = budget.epsilon, budget.delta
+    tau = _draw.share(_SAMPLER, budget)
+    s = gdp_within(epsilon, delta, tau) * _DOWN
+    if asked.thrifty:
+        s = min(s, math.sqrt(2.0 * asked.setting.dim / asked.setting.num_users))
+    while True:
+        try:
+            found = _with_gdp(asked, budget, s, tau)
+            break
+        except Infeasible:
+            if asked.max_steps is None or s < _LEAST:
+                raise
+            s *= 0.5
+    if asked.max_steps is None or found.num_steps <= asked.max_steps:
+        return _private(found, budget)
+    # Steps are as s², but for logarithms: what fits best of a few.
+    best: Plan | None = None
+    for _ in range(_TRIES):
+        s *= math.sqrt(asked.max_steps / float(found.num_steps))
+        found = _with_gdp(asked, budget, s, tau)
+        if found.num_steps > asked.max_steps:
+            s *= 1.0 - 1e-3
+        elif best is None or found.gdp > best.gdp:
+            best = found
+    if best is None:
+        raise Infeasible(
+            f"max_steps must be at least {found.num_steps:.0f} for s = {s:.3g}, got {asked.max_steps}",
+            {"max_steps": float(found.num_steps)},
+        )
+    return _private(best, budget)
+
+
+def _printed(asked: _Request, budget: privacy.Budget) -> Plan:
+    """The plan with k, μ and τ of the theorem for the request.
+
+    Raises:
+        ValueError: its true ε is above the budget.
+    """
+    setting, epsilon, delta = asked.setting, budget.epsilon, budget.delta
+    slope = setting.lipschitz / math.sqrt(setting.modulus)
+    if setting.ridge > 0 or asked.regularization is not None:
+        # Theorems 4.5.2 and 4.5.3.
+        mu = asked.regularization or 0.0
+        k = (setting.num_users * epsilon / setting.lipschitz) ** 2 * setting.convexity(mu)
+        k, tau = k / (2.0 * _log_half(delta)), delta / 2.0
+    else:
+        theorem = ("3.6.9" if asked.population else "3.6.4") if setting.norm == 2.0 else ""
+        theorem = theorem or ("4.4.6" if asked.population else "4.4.2")
+        sizes = (setting.num_users, setting.dim, epsilon, delta, slope, asked.reach, slope)
+        drawn = sampling_printed.printed(theorem, *sizes)
+        k, mu = drawn.inverse_temperature, drawn.regularization
+        tau = delta / 3.0 if theorem.startswith("3") else delta / 2.0
+    return _private(_made(asked, budget, k, mu, tau), budget, "as printed")
+
+
+def _log_half(delta: float) -> float:
+    if not delta < 0.5:
+        raise ValueError(f"budget.delta must be in (0, 0.5) for printed constants, got {delta}")
+    return -math.log(2.0 * delta)
+
+
+def _private(made: Plan, budget: privacy.Budget, which: str = "") -> Plan:
+    spent = variation_epsilon(float(made.gdp), float(made.chain.variation), budget.delta)
+    if spent > budget.epsilon and not which:
+        raise Infeasible(
+            "problem must be in units in which temperature, regularization and steps are within 1e30, got "
+            f"k = {float(made.inverse_temperature):.3g}, mu = {float(made.regularization):.3g}, "
+            f"eta = {float(made.step_size):.3g}"
+        )
+    if spent > budget.epsilon:
+        raise ValueError(
+            f"constants must be 'tight': {which} a draw for epsilon = {budget.epsilon:g}, delta = "
+            f"{budget.delta:g} has the true epsilon = {spent:.6g}"
+        )
+    return made
+
+
+def _with_gdp(asked: _Request, budget: privacy.Budget, s: float, tau: float) -> Plan:
+    setting = asked.setting
+    cold = (s * setting.num_users / setting.change) ** 2
+    mu = asked.regularization
+    if mu is None:
+        lost = setting.dim / cold + asked.generalization
+        least = math.sqrt(
+            lost * setting.modulus / asked.reach
+        )  # 0 where nothing bounds the distance
+        mu = max(0.0, least - setting.ridge) / setting.modulus
+    return _made(asked, budget, cold * setting.convexity(mu), mu, tau)
+
+
+def _made(asked: _Request, budget: privacy.Budget, k: float, mu: float, tau: float) -> Plan:
+    setting, problem = asked.setting, asked.problem
+    convexity = setting.convexity(mu)
+    lost = mu * asked.reach if mu > 0 else 0.0
+    generalization = asked.generalization / convexity
+    sizes, variation = _sizes(asked, k, convexity), _LESS * tau
+    try:
+        chain = certificate.planned(variation, target(setting, sizes, k, mu, None))
+    except Infeasible as refusal:
+        raise Infeasible(
+            "problem.num_users or budget.epsilon must be smaller, or max_steps given, for steps as many as "
+            f"their squares, got {setting.num_users} and {budget.epsilon:g}: {refusal}"
+        ) from None
+    # As ``planned`` has it.
+    escape = certificate.ESCAPE * variation / 2.0
+    bounds = None
+    if setting.set_name == "ball":
+        deviation = math.sqrt(chain.step_size / (1.0 + chain.step_size * k * convexity))
+        farthest = attempt_bounds.farthest_start(setting.dim, chain.num_steps, escape)
+        bounds = (deviation * _WIDER, farthest)
+    predicted = math.nan
+    if setting.norm == 2.0 and math.isfinite(problem.farthest):
+        nominal = nominal_model.nominal(problem, asked.columns_per_row)
+        predicted = _draw.expected_excess(nominal, k, mu) + generalization
+    return Plan(
+        setting=setting,
+        sizes=sizes,
+        num_terms=chain.num_terms,
+        ball_bounds=bounds,
+        constant_time=asked.constant_time,
+        regularization=mu,
+        inverse_temperature=k,
+        step_size=float(chain.step_size),
+        num_steps=float(chain.num_steps),
+        num_trials=float(chain.num_trials),
+        escape=escape,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=lost + setting.dim / k + generalization,
+        predicted_excess=predicted,
+    )
+
+
+def _sizes(asked: _Request, k: float, convexity: float) -> _user_losses.Sizes:
+    """Far beyond where a run goes, and so near that values of that size are computed well enough."""
+    problem, setting = asked.problem, asked.setting
+    usual = setting.euclidean / convexity + math.sqrt(setting.dim / (k * convexity))
+    far = problem.farthest * norm_ratio(2.0, setting.norm, setting.dim)
+    distance = usual if math.isinf(far) else far
+    start_norm = _FARTHEST * max(distance, 1.0)
+    if setting.set_name != "whole_space":
+        start_norm = max(start_norm, float(np.asarray(problem.objective.domain.norm)))
+    bound = _user_losses.label_bound(setting.feature_bound, start_norm, 8.0 * max(usual, distance))
+    return _user_losses.Sizes(
+        start_norm, max(bound, _user_losses.label_bound(1.0, setting.slope, 0.0))
+    )

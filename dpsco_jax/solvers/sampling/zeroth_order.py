@@ -41,32 +41,144 @@ Example:
     (True, True)
 """
 
+import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.geometry.log_laplace import LpLogLaplace
+from dpsco_jax.privacy.variation import gdp_within, variation_delta
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import norms, sampling
-from dpsco_jax.solvers import _arguments, _plan_base
-from dpsco_jax.solvers.sampling import _user_losses, alternating_sampler, llt_sampler
-from dpsco_jax.solvers.sampling import _zeroth_order_constants as constants
+from dpsco_jax.solvers import _arguments, _costs, _plan_base
+from dpsco_jax.solvers.sampling import (
+    _draw,
+    _llt_bounds,
+    _llt_numbers,
+    _user_losses,
+    alternating_sampler,
+    llt_sampler,
+)
 from dpsco_jax.solvers.sampling._llt_numbers import MOST_PARAMETERS, Setting
+from dpsco_jax.solvers.sampling._llt_transform import Errors, Transform, transform
 from dpsco_jax.solvers.sampling._precision import require_x64
-from dpsco_jax.solvers.sampling._zeroth_order_plan import Plan
-from dpsco_jax.solvers.sampling._zeroth_order_search import planned
-from dpsco_jax.solvers.solution import Solution, Status
+from dpsco_jax.solvers.sampling._rejection_error import bisected
+from dpsco_jax.solvers.sampling.chain_lengths import capped_trials
+from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "plan", "solve"]
 
 _SIZES = (1e-100, 1e100)
 _HALVINGS = 40
 _START_NORMS = 16.0
+_UP = 1.0 + 2.0**-40
+_EACH = 0.02  # of δ/(1 + e^ε): what each of mixing, estimates and the cap on trials takes
+_FIRST = 3.1  # times that: τ, as a first guess
+_FURTHEST = 4096.0
+_TRIES = 30
+_ROOM = 1.05  # of reach and radius over what the planned numbers need
+
+
+@pytree
+class Plan(_draw.GaussianDraw):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    Attributes:
+        setting: sizes of the data, constants of the loss in the norm that is worked in, and bounds.
+        norm: p, as asked for.
+        draws: whether there is a draw at all; if not the start is released.
+        inverse_temperature: k.
+        regularization: μ, of ηψ.
+        step_size: η.
+        num_steps: T.
+        num_trials: N, of all steps.
+    """
+
+    setting: Setting = static()
+    norm: float = static()
+    draws: bool = static()
+    inverse_temperature: Number
+    regularization: Number
+    step_size: Number
+    num_steps: Number
+    num_trials: Number
+
+    def __post_init__(self) -> None:
+        _llt_numbers.exponent(self.norm)
+
+    @property
+    def transform(self) -> Transform:
+        """ψ, tabulated as far as the setting says."""
+        return transform(self.setting.exponent, self.setting.dim, self.setting.reach)
+
+    @property
+    def numbers(self) -> _llt_numbers.Numbers:
+        """What else follows for the run."""
+        return _llt_numbers.numbers(
+            self.setting,
+            self.transform.errors,
+            *(self.inverse_temperature, self.regularization, self.step_size),
+            *(self.num_steps, self.num_trials),
+        )
+
+    @property
+    def gdp(self) -> Any:
+        """The s of an exact draw, rounded up; 0 without one."""
+        k, change = self.inverse_temperature, 2.0 * self.setting.lipschitz
+        found = _draw.gdp(change, self.num_users, k, self.regularization)
+        return found if self.draws else 0.0 * found
+
+    @property
+    def variation(self) -> Any:
+        """τ; 0 without a draw."""
+        return self.numbers.variation.total if self.draws else 0.0 * self.delta
+
+    @property
+    def expected_values(self) -> Any:
+        """Losses of single users that are read in the mean, at most: 2(e - 1) a trial."""
+        return self.draws * 2.0 * (math.e - 1.0) * self.num_trials
+
+    @property
+    def user_gradients(self) -> Any:
+        """Losses of single users that are read, at most: two for each of A terms of each trial."""
+        return self.draws * 2.0 * self.setting.num_terms * self.num_trials
+
+    @property
+    def accounted(self) -> Any:
+        """Whether the proof covers a run with these numbers; a bool, may be traced."""
+        return self.numbers.valid if self.draws else np.bool_(True)
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs at most: values of losses, and a proposal for every trial."""
+        return _costs.values(self.user_gradients, item) + self.proposals(item) * self.draws
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""
+        return super().loss() if self.draws else privacy.zero()
+
+    def __str__(self) -> str:
+        title = "zeroth-order draw in an lp norm"
+        if not self.draws:
+            why = "its bound is no better than the start's"
+            return self.table(title, {}, ("why there is no draw", why))
+        made = self.numbers
+        return self.table(
+            title,
+            made.variation._asdict(),
+            ("radius of the set", f"{float(made.radius * made.unit):.5g}"),
+            ("success of a trial, at least", f"{float(made.acceptance):.3g}"),
+            ("values, expected at most", f"{float(self.expected_values):.4g}"),
+        )
 
 
 @_plan_base.remembers
@@ -85,36 +197,32 @@ def plan(
     """Checks all arguments and finds temperature, regularization, step size, steps and trials.
 
     Args:
-        problem: for the objective, a linear model of ``problems.losses`` on vectors with a Lipschitz
-        constant on the
-            whole space and without ridge (``logistic``, ``hinge``, ``huber``, ``absolute``, ``quantile``),
-            whose domain is the whole space; for n ≥ 2, d ≤ 10, the most items that a user may have, and the
-            distance.
-        budget: (ε, δ) of the draw, δ > 0. Where roundings would take too much of δ at this ε the draw is
-        made for a
-            smaller ε.
+        problem: for the objective, a linear model of ``problems.losses`` on vectors with a Lipschitz constant
+            on the whole space and without ridge (``logistic``, ``hinge``, ``huber``, ``absolute``,
+            ``quantile``), whose domain is the whole space; for n ≥ 2, d ≤ 10, the most items that a user may
+            have, and the distance.
+        budget: (ε, δ) of the draw, δ > 0. Where roundings would take too much of δ at this ε the draw is made
+            for a smaller ε.
         norm: p in [1.1, 2]; or ``("schatten", p)``, which is refused.
         row_bound: bound on rows in ℓ_p*, 1/p + 1/p* = 1: longer ones are scaled onto it, beside
             ``feature_bound``. Without it p below 2 gains nothing.
         radius: R, a bound on ‖start - minimizer‖_p; d^(1/p - 1/2) times ``problem.distance`` if left out.
-        risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law that they were
-        drawn from.
+        risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law they were drawn
+            from.
         max_steps: the most steps T that are wanted: s is lowered until they do.
         draw_anyway: whether to draw where the bound is no better than that of the start, which is G·R.
-        constant_time: whether all trials and attempts are made, so that the time tells nothing: some
-        thousand times
-            as many.
+        constant_time: whether all trials and attempts are made, some thousand times as many, so that the time
+            tells nothing.
 
     Raises:
-        ValueError: an argument is out of range, ``jax_enable_x64`` is off, or the loss is not of these
-        kinds or
-            claims more than is proven of it.
+        ValueError: an argument is out of range, ``jax_enable_x64`` is off, or the loss is not of these kinds
+            or claims more than is proven of it.
         NotImplementedError: the norm is a Schatten norm.
         Infeasible: δ is too small for what float64 can prove, or ``max_steps`` too few for any draw.
     """
     problem, budget = _arguments.require_request(problem, budget)
     require_x64("zeroth_order")
-    exponent = constants.exponent(norm)
+    exponent = _llt_numbers.exponent(norm)
     if row_bound is not None:
         row_bound = _checks.require_real("row_bound", row_bound, *_SIZES)
     population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
@@ -123,18 +231,14 @@ def plan(
     draw_anyway = _checks.require_flag("draw_anyway", draw_anyway)
     dim, users = problem.dim, problem.num_users
     _checks.require_integer("problem.dim", dim, 1, MOST_PARAMETERS)
-    model = constants.model(problem.objective)
+    model = _llt_numbers.model_of(problem.objective)
     _checks.require_real("problem.objective.lipschitz", problem.objective.lipschitz, *_SIZES)
-    # (1) The norm that is worked in, and the constants in it.
-    inner = constants.working_exponent(exponent, dim)
-    slope = constants.working_lipschitz(problem.objective, exponent, inner, dim, row_bound)
+    # The norm that is worked in, and the constants in it.
+    inner = _llt_numbers.working_exponent(exponent, dim)
+    slope = _llt_numbers.working_lipschitz(problem.objective, exponent, inner, dim, row_bound)
     if radius is None:
-        reach = problem.require_distance()
-        radius = norms.norm_ratio(inner, 2.0, dim) * reach
+        radius = norms.norm_ratio(inner, 2.0, dim) * problem.require_distance()
     distance = _checks.require_real("radius", radius, *_SIZES)
-    largest = math.inf
-    if population:
-        largest = math.sqrt(2.0 * dim / users)
     setting = Setting(
         num_users=users,
         items_per_user=problem.items_per_user,
@@ -149,28 +253,11 @@ def plan(
         reach=1.0,
         row_bound=row_bound,
     )
-
-    def parameters(s: float, theta: float) -> sampling.Draw:
-        if population:
-            return sampling.sco(s, users, dim, slope, 2.0 * slope, theta)
-        return sampling.erm(s, users, dim, 2.0 * slope, theta)
-
-    def under(most: float) -> Plan:
-        return planned(
-            setting,
-            budget,
-            norm=exponent,
-            distance=distance,
-            parameters=parameters,
-            largest_gdp=most,
-            constant_time=constant_time,
-            draw_anyway=draw_anyway,
-        )
-
-    made = under(largest)
+    asked = _Request(setting, budget, exponent, distance, population, draw_anyway, constant_time)
+    made = _planned(asked, math.sqrt(2.0 * dim / users) if population else math.inf)
     if max_steps is None or not made.draws or made.num_steps <= max_steps:
         return made
-    return _shortened(under, float(made.gdp), max_steps)
+    return _shortened(asked, float(made.gdp), max_steps)
 
 
 @_sharding.solver
@@ -189,22 +276,16 @@ def solve(
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users, of at most ``plan.setting.items_per_user`` slots.
         params: the start, ``[dim]``: the centre of the regularizer. It may not depend on the data. One that
-        is
-            longer than ``plan.setting.start_norm`` costs infinity.
+            is longer than ``plan.setting.start_norm`` costs infinity.
 
     Raises:
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not
-        have
-            the proven constants that were planned for.
+            have the proven constants that were planned for.
     """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    require_x64("zeroth_order")
-    setting = plan.setting
-    slots = jax.tree.leaves(data.items)[0].shape[1]
-    most = setting.items_per_user
-    _checks.require(slots <= most, "data", f"{slots} item slots", f"of at most {most} as planned")
-    model = constants.model(objective)
-    found = constants.working_lipschitz(
+    plan = _draw.begun("zeroth_order", Plan, key, plan, objective, data, params)
+    setting, slots = plan.setting, _draw.slots_of(data)
+    model = _llt_numbers.model_of(objective)
+    found = _llt_numbers.working_lipschitz(
         objective, plan.norm, setting.exponent, setting.dim, setting.row_bound
     )
     bounds = (float(model.feature_bound), float(objective.lipschitz) / float(model.feature_bound))
@@ -212,20 +293,17 @@ def solve(
         raise ValueError(
             f"objective must be that of plan.setting = {setting}, got {found}, {bounds}"
         )
-    # Numbers that were narrowed are those that run, and are reckoned with in float64.
-    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
-    start = jnp.asarray(params, jnp.float64).ravel()
-    none = jnp.zeros((), jnp.int32)
-    counted = {"gradients": _counts.count(0), "trials": none, "steps": none, "trace": None}
     if not plan.draws:
-        return _solution(plan, params, jnp.array(True), jnp.zeros((), jnp.int64), counted)
+        count = jnp.zeros((), jnp.int32)
+        spent = {"gradients": _counts.count(0), "trials": count, "steps": count}
+        loss = privacy.unbounded_unless(jnp.array(True), plan.loss())
+        return _draw.solution(params, loss, _counts.count(jnp.zeros((), jnp.int64)), **spent)
 
-    numbers, psi = plan.numbers, plan.transform
-    moves = _moves(plan, objective, data, start)
+    start, numbers = jnp.asarray(params, jnp.float64).ravel(), plan.numbers
     end = llt_sampler.alternate(
         key,
-        moves,
-        psi,
+        _moves(plan, objective, data, start),
+        plan.transform,
         setting.dim,
         drift=numbers.start_convexity,
         radius=numbers.radius,
@@ -240,12 +318,14 @@ def solve(
     near = jnp.linalg.norm(start) <= setting.start_norm
     most_values = jnp.asarray(plan.user_gradients, jnp.int64) * slots
     realized = end.num_trials.astype(jnp.int64) * (2 * setting.num_terms * slots)
-    counted |= {
-        "gradients": _counts.count(realized),
-        "trials": end.num_trials,
-        "steps": end.num_accepted,
-    }
-    return _solution(plan, draw, near, most_values, counted)
+    return _draw.solution(
+        draw,
+        privacy.unbounded_unless(near, plan.loss()),
+        _counts.count(most_values),
+        gradients=_counts.count(realized),
+        trials=end.num_trials,
+        steps=end.num_accepted,
+    )
 
 
 def _moves(
@@ -254,7 +334,7 @@ def _moves(
     """The moves of the chain, in units around the start; all that is read of the data is read here."""
     setting, numbers = plan.setting, plan.numbers
     users = _user_losses.user_losses(
-        *(objective, constants.model(objective), data, start),
+        *(objective, _llt_numbers.model_of(objective), data, start),
         _user_losses.Sizes(setting.start_norm, setting.label_bound),
         *(plan.norm, setting.row_bound),
     )
@@ -273,23 +353,98 @@ def _moves(
     )
 
 
-def _solution(plan: Plan, draw: Any, near: Any, values: Any, counted: dict[str, Any]) -> Solution:
-    good = jnp.all(jnp.isfinite(draw))
-    return Solution(
-        params=draw,
-        privacy=privacy.unbounded_unless(near, plan.loss()),
-        status=jnp.where(good, int(Status.OK), int(Status.DIVERGED)).astype(jnp.int32),
-        gradients=_counts.count(values),
-        unprivate=counted,
-    )
+class _Request(NamedTuple):
+    """What is asked for, checked. ``inner``, ``farthest`` and ``reach`` of the setting are chosen here."""
+
+    setting: Setting
+    budget: privacy.Budget
+    norm: float
+    distance: float  # R, in the norm that is worked in
+    population: bool
+    draw_anyway: bool
+    constant_time: bool
+
+    def parameters(self, s: float, theta: float) -> sampling.Draw:
+        """k, μ and the risk that they promise, for an s and a range of the regularizer."""
+        users, dim, slope = self.setting.num_users, self.setting.dim, self.setting.lipschitz
+        if self.population:
+            return sampling.sco(s, users, dim, slope, 2.0 * slope, theta)
+        return sampling.erm(s, users, dim, 2.0 * slope, theta)
+
+    def plan(self, setting: Setting, **numbers: Any) -> Plan:
+        """The plan with these numbers."""
+        return Plan(
+            setting=setting,
+            norm=self.norm,
+            constant_time=self.constant_time,
+            epsilon=self.budget.epsilon,
+            delta=self.budget.delta,
+            **numbers,
+        )
+
+    def start(self, bound: float) -> Plan:
+        """The plan that releases the start."""
+        unused = ("inverse_temperature", "regularization", "step_size", "num_steps", "num_trials")
+        ones: dict[str, Any] = dict.fromkeys(unused, 1.0)
+        return self.plan(self.setting, draws=False, excess_bound=bound, **ones)
 
 
-def _shortened(under: Any, gdp: float, max_steps: int) -> Plan:
+def _planned(asked: _Request, largest_gdp: float) -> Plan:
+    """The plan for a budget with the largest s, at most the one that is given.
+
+    Raises:
+        Infeasible: the sampler takes too much of δ.
+    """
+    setting, (epsilon, delta) = asked.setting, (asked.budget.epsilon, asked.budget.delta)
+    least = _draw.share(_EACH, asked.budget)
+    trivial = setting.lipschitz * asked.distance
+    limit = asked.distance**2 / (2.0 * (setting.exponent - 1.0))
+    s = min(gdp_within(epsilon, delta, _FIRST * least), largest_gdp) / _UP
+    if not asked.draw_anyway and asked.parameters(s, limit).risk >= trivial:
+        return asked.start(trivial)
+
+    def under(s: float) -> Plan:
+        return _of_gdp(asked, s, asked.parameters(s, limit), least)
+
+    def fits(made: Plan) -> bool:
+        if not bool(made.accounted):
+            return False
+        return variation_delta(float(made.gdp), float(made.variation), epsilon) <= delta
+
+    best = under(s)
+    if not fits(best):
+        best = _largest(under, fits, s)
+    if not asked.draw_anyway and best.excess_bound >= trivial:
+        return asked.start(trivial)
+    return best
+
+
+def _largest(under: Callable[[float], Plan], fits: Callable[[Plan], bool], high: float) -> Plan:
+    """The plan with the largest s that fits, within a fiftieth."""
+    low, best, refusal = 0.0, None, ""
+    for _ in range(_TRIES):
+        middle = 0.5 * (low + high)
+        try:
+            made = under(middle)
+        except (Infeasible, ValueError) as refused:
+            made, refusal = None, str(refused)
+        if made is not None and fits(made):
+            low, best = middle, made
+        else:
+            high = middle
+        if high - low < 0.02 * high or high < 1e-6:
+            break
+    if best is None:
+        raise Infeasible(f"budget.delta must be far above what the sampler is off. {refusal}")
+    return best
+
+
+def _shortened(asked: _Request, high: float, max_steps: int) -> Plan:
     """The plan with the largest s whose chain is short enough."""
-    low, high, best = 0.0, gdp, None
+    low, best = 0.0, None
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        made = under(middle)
+        made = _planned(asked, middle)
         if not made.draws or made.num_steps <= max_steps:
             low, best = middle, made
         else:
@@ -299,3 +454,61 @@ def _shortened(under: Any, gdp: float, max_steps: int) -> Plan:
     if best is None:
         raise Infeasible(f"max_steps must be larger for any draw, got {max_steps}")
     return best
+
+
+def _of_gdp(asked: _Request, s: float, ideal: sampling.Draw, each: float) -> Plan:
+    """The plan for an s, whose mixing, estimates and cap take ``each`` of total variation."""
+    setting = asked.setting
+    nothing = Errors(0.0, 0.0)
+    steps, known = 1.0, 1.0
+    while True:
+        # A larger T asks for a smaller δ of a step, so for a smaller η and a larger T.
+        inner = _widest(each / known)
+        eta = (1.0 - 2.0**-10) * inner / (ideal.inverse_temperature * setting.lipschitz) ** 2
+        unit = math.sqrt(0.5 * eta * (setting.exponent - 1.0))
+        # Θ of ηψ, a little more than its limit; η stays, and c only falls.
+        theta = eta * LpLogLaplace(setting.exponent, 1.0, setting.dim).range(asked.distance / unit)
+        draw = asked.parameters(s, theta)
+        k, mu = draw.inverse_temperature, draw.regularization
+        drift = eta * k * mu
+        warm = (k * setting.lipschitz) ** 2 / (k * mu)
+        steps = 1.0 + math.floor((0.5 * warm + math.log(0.5 / each)) / math.log1p(drift) + 1e-6)
+        if steps >= 2.0**31:
+            raise Infeasible("budget must ask for fewer than 2^31 steps, got " + repr(steps))
+        if steps <= known:
+            break
+        known = steps
+    unbounded = setting._replace(inner=inner, farthest=math.inf, reach=math.inf)
+    draft = _llt_numbers.numbers(
+        unbounded._replace(farthest=1.0), nothing, k, mu, eta, known, 2.0**31 - 1
+    )
+    # Of a few sizes, for which tables are made once.
+    reach = 2.0 ** (math.ceil(4.0 * math.log2(_ROOM * float(draft.radius))) / 4.0)
+    found = unbounded._replace(farthest=_ROOM * float(draft.radius) * unit, reach=reach)
+    if setting.exponent < 2.0 and reach > _FURTHEST:
+        raise Infeasible(
+            f"budget must ask for a chain that goes at most {_FURTHEST:g} units far, got {reach:.4g}"
+        )
+    made = asked.plan(
+        found,
+        draws=True,
+        inverse_temperature=k,
+        regularization=mu,
+        step_size=eta,
+        num_steps=known,
+        num_trials=2.0**31 - 1,
+        excess_bound=draw.risk,
+    )
+    if not bool(made.accounted):
+        return made
+    trials = capped_trials(int(known), float(made.numbers.acceptance), each)
+    return dataclasses.replace(made, num_trials=float(trials))
+
+
+def _widest(share: float) -> float:
+    """The largest c̄ for which a step is within the share, with the best A; Infeasible if there is none."""
+    low, high = math.log(1e-9), math.log(0.05)
+    if _llt_bounds.least_error(math.exp(low))[0] > share:
+        raise Infeasible(f"budget.delta must be larger: no step is within {share:.3g} of its law")
+    fits = lambda log_c: _llt_bounds.least_error(math.exp(log_c))[0] <= share  # noqa: E731
+    return math.exp(bisected(fits, low, high, 40))

@@ -9,7 +9,7 @@ import pytest
 import scipy.integrate
 
 from dpsco_jax.geometry import log_laplace
-from dpsco_jax.geometry.llt_gap import llt_gap_check
+from tests.support.llt_gap import llt_gap_check
 
 
 def cut_at_zero(phi, curvature, m):

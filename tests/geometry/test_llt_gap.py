@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dpsco_jax.geometry.llt_gap import llt_gap_check
+from tests.support.llt_gap import llt_gap_check
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dpsco_jax.geometry import schatten_laplace as schatten
+from tests.support import schatten_laplace as schatten
 
 X = np.array([[1.0, 0.3], [-0.2, 0.4]])
 

@@ -61,6 +61,6 @@ FAULTS = (
     Fault("keys in batches: chains", "solvers/sampling/alternating_sampler.py", "    key = _keys.alone(key)\n", "", _SAMPLERS),
     Fault("keys in batches: attempts on a set", "solvers/sampling/restricted_gaussian.py", "    key = _keys.alone(key)\n", "", _SAMPLERS),
     Fault("keys in batches: attempts at a target", "solvers/sampling/target_rejection.py", "    key = _keys.alone(key)\n", "", _SAMPLERS),
-    Fault("keys in batches: draws of powers", "geometry/log_laplace.py", "_power_draw.draw(_keys.alone(key)", "_power_draw.draw(key", _SAMPLERS),
+    Fault("keys in batches: draws of powers", "geometry/log_laplace.py", "_power_draw(_keys.alone(key)", "_power_draw(key", _SAMPLERS),
     Fault("keys in batches: cells of sweeps have the kind of the default", "sweeps/compile.py", 'jax.random.key(0, impl="threefry2x32")', "jax.random.key(0)", _CELLS),
 )  # fmt: skip

@@ -26,7 +26,7 @@ from scipy import special
 
 from dpsco_jax import _checks
 
-__all__ = ["attempts_variation", "ball_acceptance", "farthest_start", "tangent_acceptance"]
+__all__ = ["attempts_variation", "ball_acceptance", "farthest_start"]
 
 OUTSIDE = 0.0625
 """Standard deviations outside the set from which on its half-space is proposed from.
@@ -122,30 +122,3 @@ def ball_acceptance(
     across = special.gammainc((dim - 1) / 2.0, room / 2.0) if dim > 1 else np.ones(_CELLS)
     beyond = math.exp(special.log_ndtr(-OUTSIDE - size) - special.log_ndtr(-OUTSIDE))
     return max(0.0, min(inside, float(np.mean(across)) - beyond) * _DOWN - 1e-12)
-
-
-def tangent_acceptance(
-    step_size: SupportsFloat, dim: int, smoothness: SupportsFloat, slope: SupportsFloat
-) -> float:
-    """A lower bound on the probability that an attempt of ``tangent`` on the whole space counts.
-
-    The Bregman term is at most M‖x - y‖²/2, and E exp(-B) ≥ exp(-E B): exp(-M(η²L² + ηd)/2).
-
-    Args:
-        step_size: η, above 0.
-        dim: d, at least 1.
-        smoothness: M, at least 0, a Lipschitz constant of ∇ψ.
-        slope: L, at least 0, with ‖∇ψ(y)‖ ≤ L.
-
-    Raises:
-        ValueError: an argument is out of range.
-
-    Example:
-        >>> tangent_acceptance(0.01, 10, 1.0, 1.0) > 0.95
-        True
-    """
-    eta = _checks.require_real("step_size", step_size, 0.0)
-    dim = _checks.require_integer("dim", dim, 1)
-    smoothness = _checks.require_real("smoothness", smoothness, 0.0, closed=True)
-    slope = _checks.require_real("slope", slope, 0.0, closed=True)
-    return _DOWN * math.exp(-0.5 * smoothness * (eta * eta * slope * slope + eta * dim))

@@ -15,7 +15,6 @@ _MATRIX = kinds.Kind("matrix", ("nonsense", None, np.ones(3), np.array([[1j]])))
     np.ones((3, 2), np.float32)
 )
 
-_PAIR = kinds.Kind("interval", ((1.0, 1.0), (0.0,), ("a", 1.0), "nonsense", 7, None))
 _DUAL = kinds.Kind("exponent in (1, 2]", (0.5, 1.0, 2.5, kinds.NAN, "1", None, 1j, True))
 _SCALE = {"scale": kinds.POSITIVE(0.5)}
 
@@ -63,14 +62,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "chunk_size": kinds.COUNT.but(None)(2),
     },
     "geometry.subspaces.orthonormality_error": {"basis": _ROWS},
-    "geometry.llt_gap.llt_gap_check": {
-        "phi": kinds.FUNCTION(np.zeros_like),
-        "relative_convexity": kinds.POSITIVE(0.5),
-        "domain": _PAIR((-1.0, 1.0)),
-        "support": _PAIR((-1.0, 1.0)),
-        "potential": kinds.Kind("function or none", ("nonsense", 7))(None),
-        "num_nodes": kinds.COUNT.also(16, 33)(32),
-    },
     "geometry.log_laplace.LpLogLaplace": {
         **_SCALE,
         "p": _DUAL.also(1.97)(1.5),
@@ -81,18 +72,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "geometry.log_laplace.rise_at_one": {
         **_SCALE,
         "radius": kinds.NONNEGATIVE.also(100.0)(1.0),
-    },
-    "geometry.schatten_laplace.schatten_laplace": {
-        **_SCALE,
-        "matrix": _MATRIX.kind(np.ones((2, 2))),
-        "p": _DUAL(1.5),
-        "nodes": kinds.COUNT.also(15)(16),
-    },
-    "geometry.schatten_laplace.schatten_range": {
-        **_SCALE,
-        **_SIDES,
-        "radius": kinds.POSITIVE(1.0),
-        "p": _DUAL.but(1.0)(1.5),
     },
     "geometry.lp.Regularizer": _EXPONENT,
     "geometry.lp.SchattenRegularizer": {**_EXPONENT, **_SIDES},

@@ -67,10 +67,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.sampling.attempt_bounds.farthest_start": {
         "variation": kinds.OPEN_PROBABILITY(1e-6),
     },
-    "solvers.sampling.attempt_bounds.tangent_acceptance": {
-        "smoothness": kinds.NONNEGATIVE(1.0),
-        "slope": kinds.NONNEGATIVE(1.0),
-    },
 }
 
 _DOUBLE = "asks for float64, which the common calls do not have: see its own tests"

@@ -1,6 +1,6 @@
 """The log-Laplace transform of a squared Schatten norm, where it can be evaluated: 2×2 matrices, and p = 2.
 
-What it computes: ψ(X) = log ∫ exp(<X, Y> - a‖Y‖²_{S_q}) dY over real matrices, 1/p + 1/q = 1. For p = 2 it
+ψ(X) = log ∫ exp(<X, Y> - a‖Y‖²_{S_q}) dY over real matrices, 1/p + 1/q = 1. For p = 2 it
 is that of a Gaussian. A real 2×2 matrix is a sum of a multiple of a rotation and of a reflection, with
 lengths ρ and τ: its singular values are ρ + τ and |ρ - τ|. With z and w the two parts of X,
 
@@ -11,18 +11,9 @@ open; the vectors' decomposition over λ would need the integral of exp(<X, Y> -
 two orthogonal groups of an exponential for which no efficient formula is known when the two matrices differ
 in shape.
 
-Formal guarantee: Gauss-Legendre rules in s = ρ + τ and in |ρ - τ|/s; the two evaluations of
+Gauss-Legendre rules in s = ρ + τ and in |ρ - τ|/s; the two evaluations of
 ``schatten_laplace`` with other numbers of nodes differ by less than 1e-10 on the cases of its test, and by
 less than 1e-7 at the largest matrices that it takes. A reference, not for a chain.
-
-Cost: a few ten thousand evaluations, on the host.
-
-Example:
-    >>> import numpy as np
-    >>> from dpsco_jax.geometry.schatten_laplace import schatten_laplace
-    >>> X = np.array([[1.0, 0.3], [-0.2, 0.4]])
-    >>> round(schatten_laplace(X, 4 / 3, 0.5) - schatten_laplace(0 * X, 4 / 3, 0.5), 4)
-    0.7413
 """
 
 import math

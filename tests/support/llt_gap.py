@@ -1,6 +1,6 @@
 """Does the chain x -> y -> x of a log-Laplace transform contract as it should? In one dimension.
 
-What it computes: for φ on the line, ψ(x) = log ∫ exp(xy - φ(y)) dy and F on an interval, the joint law
+for φ on the line, ψ(x) = log ∫ exp(xy - φ(y)) dy and F on an interval, the joint law
 
     (x, y) ∝ exp(-F(x) - (1 + κ)·ψ(x) + xy - φ(y)),    κ = ημ,
 
@@ -18,12 +18,6 @@ on the whole line. What is computed is the matrix on the nodes of two Gauss-Lege
 what half as many nodes would give.
 
 Cost: one singular value decomposition of ``num_nodes``² numbers, on the host.
-
-Example:
-    >>> from dpsco_jax.geometry.llt_gap import llt_gap_check
-    >>> found = llt_gap_check(lambda y: y**2 / 2, 0.5, domain=(-12.0, 12.0), support=(-20.0, 20.0))
-    >>> round(found.contraction, 6), round(found.bound, 6)
-    (0.666667, 0.666667)
 """
 
 import math

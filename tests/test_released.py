@@ -2,8 +2,6 @@
 depend on can.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,7 +107,7 @@ def test_a_solve_has_no_derivatives(field):
     plan = sgd.plan(problem, Budget(1.0, 1e-3), num_steps=2, batch_size=3)
 
     def solved(x):
-        used = plan if field == "start" else dataclasses.replace(plan, noise_multiplier=x)
+        used = plan if field == "start" else plan.replace(noise_multiplier=x)
         start = jnp.full(2, x if field == "start" else 0.0)
         return sgd.solve(jax.random.key(1), used, made.objective, made.data, start).params
 

@@ -146,10 +146,18 @@ def require_plan(made: type, plan: Any) -> None:
     _checks.require(
         type(plan) is made, "plan", Words(found), f"a {made.__module__}.{made.__name__}"
     )
-    for field in dataclasses.fields(plan):
-        missing = field.type is Number and getattr(plan, field.name) is None
-        _checks.require(not missing, f"plan.{field.name}", None, "a number")
+    _require_numbers("plan", plan)
     _checks.require_wide_numbers("plan", plan)
+
+
+def _require_numbers(name: str, node: Any) -> None:
+    """``ValueError`` where a number is missing of a dataclass, or of one that it is made of."""
+    for field in dataclasses.fields(node):
+        value = getattr(node, field.name)
+        missing = field.type is Number and value is None
+        _checks.require(not missing, f"{name}.{field.name}", None, "a number")
+        if dataclasses.is_dataclass(value):
+            _require_numbers(f"{name}.{field.name}", value)
 
 
 def require_like(name: str, point: Any, params: Any) -> None:

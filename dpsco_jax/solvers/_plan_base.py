@@ -13,7 +13,7 @@ Cost: none.
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
@@ -24,10 +24,12 @@ from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.work import Work
 
 _Arguments = ParamSpec("_Arguments")
 _Plan = TypeVar("_Plan", bound="MadeFor")
+_Self = TypeVar("_Self", bound="MadeFor")
 
 
 class Constants(NamedTuple):
@@ -62,6 +64,15 @@ class MadeFor:
         """Operations of the whole run; ``None`` where the plan does not know its problem. See ``work``."""
         return None if self.made_for is None else self.work().floating_point_operations
 
+    @property
+    def item_gradients(self: Any) -> Any:
+        """Item gradients of the whole run, for users with all their items; ``None`` where m is not known."""
+        return None if self.made_for is None else self.gradients(self.made_for.item.slots)
+
+    def gradients(self: Any, slots: int) -> Any:
+        """Item gradients of the whole run on data with so many item slots a user."""
+        return self.user_gradients * slots
+
     def work(self, items_per_user: int | None = None, item_operations: float | None = None) -> Work:
         """What the whole run costs, from public sizes; the expected cost where users are drawn at random.
 
@@ -85,9 +96,65 @@ class MadeFor:
             item = item._replace(operations=operations)
         return self.work_for(item)
 
+    def replace(self: _Self, **changes: Any) -> _Self:
+        """The plan with other numbers or sizes, each by its name, wherever in the plan it is.
+
+        What was remarked of the plan as it was made is left out of the new one's table. Parts in order are
+        not looked into.
+
+        Raises:
+            ValueError: no field has such a name, or several have: use ``dataclasses.replace`` on the one
+                meant.
+        """
+        made: Any = self
+        if isinstance(getattr(made, "remarks", None), Remarks):
+            made = dataclasses.replace(made, remarks=Remarks())
+        together: dict[Path, dict[str, Any]] = {}
+        for name, value in changes.items():
+            found = list(places(made, name))
+            wanted = "the name of one field of the plan, or of what it is made of"
+            _checks.require(len(found) == 1, "changes", name, wanted)
+            together.setdefault(found[0][:-1], {})[name] = value
+        # What is inside of something else first, or the other would be put back.
+        for path in sorted(together, key=len, reverse=True):
+            made = _replaced(made, path, together[path])
+        return made  # type: ignore[no-any-return]
+
     def work_for(self: Any, item: _costs.Item) -> Work:
         """``work`` for a known item: gradients and steps, of plans that say nothing else."""
         return _costs.gradients(self.user_gradients, item)
+
+
+Path = tuple[str, ...]
+
+
+def places(node: Any, name: str, path: Path = ()) -> Iterator[Path]:
+    """Where fields of this name are, in what the plan is made of."""
+    if isinstance(node, Mapping):
+        if name in node:
+            yield (*path, name)
+    elif dataclasses.is_dataclass(node):
+        for field in dataclasses.fields(node):
+            if field.name == name:
+                yield (*path, name)
+            elif field.name != "made_for":
+                yield from places(getattr(node, field.name), name, (*path, field.name))
+
+
+def at(node: Any, path: Path) -> Any:
+    """What is at a place of a plan."""
+    for step in path:
+        node = node[step] if isinstance(node, Mapping) else getattr(node, step)
+    return node
+
+
+def _replaced(node: Any, path: Path, changes: dict[str, Any]) -> Any:
+    """The node with several fields of one place changed at once."""
+    if path:
+        changes = {path[0]: _replaced(at(node, path[:1]), path[1:], changes)}
+    if isinstance(node, Mapping):
+        return {**node, **changes}
+    return dataclasses.replace(node, **changes)
 
 
 def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]:

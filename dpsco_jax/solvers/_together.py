@@ -86,19 +86,6 @@ class Places(NamedTuple):
     parts: Any
 
 
-_OFFERED: dict[Callable[..., Solution], InnerTurns] = {}
-
-
-def offer(solver: Callable[..., Solution], turns: InnerTurns) -> None:
-    """Says how plans of a solver become turns, to solvers that are made of it."""
-    _OFFERED[solver] = turns
-
-
-def offered(solver: Callable[..., Solution]) -> InnerTurns | None:
-    """How plans of this solver become turns, if it says so."""
-    return _OFFERED.get(solver)
-
-
 def groups(parts: Sequence[Any], turns: Turns | None, data: UserData) -> list[list[Any]]:
     """The parts in order, neighbours of one kind together; one by one where users lie on several devices."""
     alone = turns is None or _sharding.found(data) is not None

@@ -1,73 +1,59 @@
-"""First-order methods on a private mean: META, whole.
+"""First-order runs as values: one plan and one ``solve`` for every private mean and every method.
 
 What it computes: the mean's release, plus the exact gradients of all regularizers, drives a method. Once a
-test has failed nothing moves any more. The method says which point is reported.
+test has failed nothing moves any more. The method says which point is reported. A solver is a function that
+makes such a plan from a problem and a budget; ``plan`` makes one of a mean and a method of your own.
 
 Source: thesis, Algorithm 1 (META).
 
 Formal guarantee: that of the mean, at every point of the run: regularizers, steps, projections and reports
-are post-processing of what it has released.
+are post-processing of what it has released. Loss and certificate are functions of the numbers that run, so
+that an edited plan says what the edited run costs.
 
 Cost: that of the mean, for the number of steps.
 
 Example:
     >>> import jax, optax
-    >>> from dpsco_jax import Budget, transforms
+    >>> from dpsco_jax import Budget
     >>> from dpsco_jax.problems import synthetic
-    >>> from dpsco_jax.solvers import first_order
-    >>> from dpsco_jax.solvers.user_level import sgd
+    >>> from dpsco_jax.solvers import first_order, means, methods
     >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
-    >>> plan = sgd.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), num_steps=20, batch_size=20)
-    >>> steps = optax.chain(optax.adam(0.1), transforms.project(made.objective.domain))
-    >>> adam, key = first_order.Method(steps, lambda opt_state, params: params), jax.random.key(1)
-    >>> arguments = (made.objective, made.data, jax.numpy.zeros(3), 20, 2 * plan.user_gradients)
-    >>> first_order.run(key, plan.mean, adam, *arguments).params.shape
-    (3,)
+    >>> problem, budget = made.problem(distance=5.0), Budget(1.0, 1e-5)
+    >>> mean = means.clipped(problem, budget, num_steps=20, batch_size=20)
+    >>> plan = first_order.plan(problem, budget, mean, methods.Optax(optax.adam(0.1)))
+    >>> start = jax.numpy.zeros(3)
+    >>> run = jax.jit(lambda key: first_order.solve(key, plan, made.objective, made.data, start))
+    >>> run(jax.random.key(1)).params.shape, plan.certificate().epsilon <= 1.0
+    ((3,), True)
 """
 
-from collections.abc import Callable
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, transforms
-from dpsco_jax.geometry.domains import Domain
+from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.solvers import loop
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, loop, plans
+from dpsco_jax.solvers._planning import REPLACE_ONE
 from dpsco_jax.solvers.means import Clipped, Mean
+from dpsco_jax.solvers.methods import Method
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution, Status, finished
+from dpsco_jax.solvers.work import Work
 
-__all__ = [
-    "Method",
-    "Pull",
-    "ac_sa",
-    "linear_decay",
-    "momentum",
-    "projected_sgd",
-    "run",
-    "scheduled_sgd",
-    "staged_ac_sa",
-]
+__all__ = ["FirstOrder", "Pull", "plan", "run", "solve"]
 
 _ON_HALT = ("report", "start")
-
-
-class Method(NamedTuple):
-    """What is done with a gradient, and which point is reported.
-
-    Attributes:
-        steps: takes the gradient of the whole objective, gives the update.
-        report: ``report(opt_state, params)``, of the state of the whole chain: whatever nests the states of
-            ``steps``, so find them as ``optax.tree.get(opt_state, "name of a field")`` does.
-        on_halt: what is reported of a run that a test has ended: ``"report"``, or the ``"start"``.
-    """
-
-    steps: optax.GradientTransformation
-    report: Callable[[Any, Any], Any]
-    on_halt: str = "report"
 
 
 class Pull(NamedTuple):
@@ -82,156 +68,227 @@ class Pull(NamedTuple):
     centre: Any = None
 
 
-def projected_sgd(
-    step_size: Any, domain: Domain, decay_power: float | None = 0.0, on_halt: str = "report"
-) -> Method:
-    """Steps against the gradient, projected onto the domain.
+@pytree
+class FirstOrder(_plan_base.MadeFor):
+    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+
+    A number of the mean, of its releases, of the method or of ``details`` is read as ``plan.NAME`` and edited
+    by ``plan.replace(NAME=...)``, as long as one of them alone has that name.
+
+    Attributes:
+        title: of the solver that planned it.
+        dim: number of parameters.
+        mean: of the users' gradients of a step: sizes, clip norms, noise. All releases are its own.
+        method: what is done with it, and which point is reported.
+        pull: strength of a term (strength/2)·‖w - centre‖² of the objective; ``None`` for none.
+        epsilon: ε of the budget that the noise was calibrated for.
+        delta: δ of that budget.
+        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+        details: further numbers, by name, that a solver states of its plan.
+        on_halt: what is reported of a run that a test has ended: what the method reports, ``"report"``, or
+            the ``"start"``.
+        remarks: further lines of the table, for people.
+        premises: what the bounds assume; privacy assumes none of it.
+        promised_relation: the relation of neighbours that the solver promises: releases of another one are
+            refused; that of the releases, whatever it is, if ``None``.
+    """
+
+    title: str = static()
+    dim: int = static()
+    mean: Any
+    method: Any
+    pull: Number | None
+    epsilon: Number
+    delta: Number
+    excess_bound: Number
+    details: Mapping[str, Number] = dataclasses.field(default_factory=dict)
+    on_halt: str = static(default="report", choices=_ON_HALT)
+    remarks: Remarks = static(default=Remarks())
+    premises: Remarks = static(default=Remarks())
+    promised_relation: NeighboringRelation | None = static(default=None)
+
+    def __post_init__(self) -> None:
+        if self.promised_relation is REPLACE_ONE:
+            _planning.require_replacement(getattr(self.mean, "releases", None))
+
+    @property
+    def num_users(self) -> int:
+        """N, how many users the data must have."""
+        return int(self.mean.releases.population_size)
+
+    @property
+    def num_steps(self) -> int:
+        """T."""
+        return int(self.mean.releases.num_steps)
+
+    @property
+    def batch_size(self) -> int:
+        """Users of a step; their expected number under Poisson sampling."""
+        return int(self.mean.releases.batch_size)
+
+    @property
+    def user_gradients(self) -> int:
+        """User gradients of the whole run; the expected number under Poisson sampling."""
+        return self.num_steps * self.batch_size
+
+    def gradients(self, slots: int) -> int:
+        """Item gradients of the whole run on data with so many item slots a user."""
+        return self.num_steps * self.batch_size * getattr(self.mean, "items_per_record", slots)
+
+    @property
+    def event(self) -> Any:
+        """What is released, for an accountant."""
+        return self.mean.releases.event
+
+    @property
+    def noise_stddev(self) -> Any:
+        """σ of the noise on each coordinate of the mean gradient."""
+        return self.mean.noise_stddev(self.dim)
+
+    @property
+    def assumes(self) -> tuple[str, ...]:
+        """What the bounds assume; privacy assumes none of it."""
+        near = (_planning.near(self.details["distance"]),) if "distance" in self.details else ()
+        return (*self.premises, *near)
+
+    @property
+    def assumes_of_losses(self) -> tuple[str, ...]:
+        """The same but for the distance of the start."""
+        return tuple(self.premises)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What a run of these numbers costs; may be traced."""
+        return self.mean.loss()  # type: ignore[no-any-return]
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of the run by the tightest accountant."""
+        return self.mean.certificate()  # type: ignore[no-any-return]
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What a run costs: the mean and a step, as often as there are steps."""
+        step: Work = self.mean.work_for(item) + _costs.method(item.dim)
+        return step * self.num_steps + _costs.prepared(self.num_users, item)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is no attribute comes here; of an object that is not yet made nothing is looked up.
+        if not name.startswith("_") and "mean" in vars(self):
+            places = list(_plan_base.places(self, name))
+            if len(places) == 1:
+                return _plan_base.at(self, places[0])
+            if not places and hasattr(self.mean, name):
+                return getattr(self.mean, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __str__(self) -> str:
+        return plans.describe(self.title, self, self.remarks)
+
+
+@_plan_base.remembers
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    mean: Mean,
+    method: Method,
+    *,
+    pull: float | None = None,
+    title: str = "first-order method on a private mean",
+    excess_bound: float = math.inf,
+    remarks: Sequence[tuple[str, str]] = (),
+) -> FirstOrder:
+    """A plan of a mean and a method of your choice. All arguments are public.
 
     Args:
-        step_size: η.
-        domain: of the parameters.
-        decay_power: of ``transforms.average``, which is reported; the last point for ``None``.
-        on_halt: see ``Method``.
+        problem: for the number of parameters, and N, which must be that of the mean.
+        budget: (ε, δ) of the run, which the releases of the mean must keep.
+        mean: such as ``means.clipped(problem, budget, num_steps=100, batch_size=50)``.
+        method: of ``methods``, or any object with ``on(domain, num_steps)``.
+        pull: strength λ ≥ 0 of a further term (λ/2)·‖w - centre‖²; ``None`` for none.
+        title: the first line of the plan's table.
+        excess_bound: what you have proven of the expected excess risk.
+        remarks: further lines of the table, as (name, text).
 
     Raises:
-        ValueError: if an argument is out of its range.
+        ValueError: an argument is out of its range, or the mean is for another number of users, or costs more
+            than the budget.
     """
-    _checks.require_number("step_size", step_size, "a real number")
-    _checks.require_instance("domain", domain, Domain)
-    _checks.require_choice("on_halt", on_halt, _ON_HALT)
-    steps = [optax.scale(-step_size), transforms.project(domain)]
-    if decay_power is None:
-        return Method(optax.chain(*steps), lambda opt_state, params: params, on_halt)
-    steps.append(transforms.average(decay_power))
-    return Method(optax.chain(*steps), transforms.average_eval_params, on_halt)
-
-
-def scheduled_sgd(step_sizes: Any, shares: Any, domain: Domain) -> Method:
-    """Steps of given lengths against the gradient, projected; a weighted average is reported.
-
-    Args:
-        step_sizes: γ_0, ..., γ_{T-1}.
-        shares: of the iterates in the average, as in ``transforms.average``.
-        domain: of the parameters.
-
-    Raises:
-        ValueError: if an argument is out of its range, or there are not as many step sizes as shares.
-    """
-    _checks.require_number("step_sizes", step_sizes, "real numbers")
-    _checks.require_probability("shares", shares)
-    _checks.require_instance("domain", domain, Domain)
-    each = jnp.asarray(step_sizes)
-    same = each.ndim == 1 and each.shape == jnp.shape(shares)
-    _checks.require(same, "step_sizes", each.shape, f"as many as shares: {jnp.shape(shares)}")
-    steps = [
-        optax.scale_by_schedule(lambda count: -each[count]),
-        transforms.project(domain),
-        transforms.average(shares=shares),
-    ]
-    return Method(optax.chain(*steps), transforms.average_eval_params)
-
-
-def momentum(step_size: Any, coefficient: Any, domain: Domain) -> Method:
-    """Heavy-ball steps, projected: v ← β·v + (1 - β)·gradient, w ← Π(w - η·v). The last point is reported.
-
-    Args:
-        step_size: η, what a gradient moves the point by in all the steps that remember it.
-        coefficient: β in [0, 1).
-        domain: of the parameters.
-
-    Raises:
-        ValueError: if an argument is out of its range.
-    """
-    _checks.require_number("step_size", step_size, "a real number")
-    _checks.require_instance("domain", domain, Domain)
-    steps = [_velocity(coefficient), optax.scale(-step_size), transforms.project(domain)]
-    return Method(optax.chain(*steps), lambda opt_state, params: params)
-
-
-def linear_decay(step_size: Any, num_steps: int, domain: Domain, coefficient: Any = 0.0) -> Method:
-    """Projected steps of lengths that fall linearly to nothing; the last point is reported.
-
-    Step t = 0, ..., T - 1 has the length η·(T - t)/(T + 1), which for the last point proves what the average
-    of steps of the length η has (docs/theory/linear_decay.md). Later steps have none.
-
-    Args:
-        step_size: η.
-        num_steps: T.
-        domain: of the parameters.
-        coefficient: β in [0, 1) of a velocity, as in ``momentum``; 0 for plain steps.
-
-    Raises:
-        ValueError: if an argument is out of its range.
-    """
-    _checks.require_number("step_size", step_size, "a real number")
-    _checks.require_count("num_steps", num_steps)
-    _checks.require_instance("domain", domain, Domain)
-    steps = [
-        _velocity(coefficient),
-        optax.scale_by_schedule(
-            lambda t: -step_size * jnp.maximum(num_steps - t, 0) / (num_steps + 1)
-        ),
-        transforms.project(domain),
-    ]
-    return Method(optax.chain(*steps), lambda opt_state, params: params)
-
-
-def _velocity(coefficient: Any) -> optax.GradientTransformation:
-    _checks.require_within("coefficient", coefficient, 0.0, 1.0, open_high=True)
-    # Gradients are released in float32 or wider, whatever the parameters have.
-    trace = optax.trace(coefficient, accumulator_dtype=jnp.zeros(()).dtype)
-    return optax.chain(trace, optax.scale(1 - coefficient))
-
-
-def ac_sa(
-    smoothness: Any,
-    strong_convexity: Any,
-    domain: Domain,
-    stage_length: int | jax.Array | None = None,
-) -> Method:
-    """Accelerated stochastic approximation; its aggregate is reported.
-
-    Args:
-        smoothness: H of what is minimized, or the step parameter of a policy.
-        strong_convexity: μ.
-        domain: of the parameters.
-        stage_length: steps between restarts from the aggregate, an integer or an array of one; ``None`` for
-            no restart.
-
-    Raises:
-        ValueError: if an argument is out of its range.
-    """
-    _checks.require_instance("domain", domain, Domain)
-    steps: optax.GradientTransformation = transforms.ac_sa(smoothness, strong_convexity, domain)
-    if stage_length is not None:
-        if not isinstance(stage_length, jax.Array):
-            _checks.require_integer("stage_length", stage_length, 1)
-        steps = transforms.restart_every(steps, stage_length, transforms.ac_sa_eval_params)
-    return Method(steps, transforms.ac_sa_eval_params)
-
-
-def staged_ac_sa(smoothness: Any, lengths: tuple[int, ...], domain: Domain) -> Method:
-    """AC-SA for convex losses in stages, each from the aggregate of the one before, which is reported.
-
-    Args:
-        smoothness: Γ of every stage, ``[stages]``.
-        lengths: steps of every stage.
-        domain: of the parameters.
-
-    Raises:
-        ValueError: if an argument is out of its range, or there are not as many numbers as lengths.
-    """
-    _checks.require_number("smoothness", smoothness, "real numbers")
-    _checks.require_instance("domain", domain, Domain)
-    each = jnp.asarray(smoothness)
-    steps = transforms.restart_stages(
-        lambda stage: transforms.ac_sa(each[stage], 0.0, domain),
-        lengths,
-        transforms.ac_sa_eval_params,
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    _checks.require_instance("mean", mean, Mean)
+    _checks.require_instance("method", method, Method)
+    if pull is not None:
+        pull = _checks.require_real("pull", pull, 0, closed=True)
+    _checks.require_instance("title", title, str)
+    _checks.require_within("excess_bound", excess_bound, 0.0, math.inf)
+    _checks.require_instances("remarks", remarks, tuple)
+    pairs = all(len(line) == 2 for line in remarks)
+    _checks.require(pairs, "remarks", remarks, "pairs of a name and a text")
+    made = FirstOrder(
+        title=title,
+        dim=problem.dim,
+        mean=mean,
+        method=method,
+        pull=pull,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=excess_bound,
+        remarks=Remarks(remarks),
     )
-    wanted = (len(lengths),)
-    _checks.require(each.shape == wanted, "smoothness", each.shape, f"of shape {wanted}")
-    return Method(steps, transforms.ac_sa_eval_params)
+    users = made.num_users
+    _checks.require(users == problem.num_users, "mean", f"{users} users", f"of {problem.num_users}")
+    spent = made.certificate()
+    kept = spent.epsilon <= budget.epsilon * (1 + 1e-9) and spent.delta <= budget.delta * (1 + 1e-9)
+    _checks.require(kept, "mean", f"({spent.epsilon}, {spent.delta})", f"within {budget}")
+    return made
+
+
+@_sharding.solver
+def solve(
+    key: jax.Array,
+    plan: FirstOrder,
+    objective: Objective,
+    data: UserData | StoredUsers,
+    params: Any,
+    trace: Callable[[Any, Any, Any], Any] | None = None,
+    center: Any = None,
+) -> Solution:
+    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+
+    Args:
+        key: a typed key.
+        plan: of ``plan``, or of any solver that is a mean and a method.
+        objective: static; close over it when compiling.
+        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk, which clipped means take.
+        params: the starting point; projected onto the domain. Must not depend on the data.
+        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
+        center: of the plan's pull, a public point; the starting point if left out.
+
+    Returns:
+        The reported point. After a halt the status is HALTED, and the point that of the last step before, or
+        the start, as ``plan.on_halt`` says.
+
+    Raises:
+        ValueError: if the number of users or of parameters is not the planned one, the gradients are too many
+            to count, or ``center`` is no real floating tree of the shape of the parameters, or of no use as
+            the plan has no pull.
+    """
+    stored = isinstance(getattr(plan, "mean", None), Clipped)
+    _arguments.require_run(FirstOrder, key, plan, objective, data, params, trace, stored)
+    if center is not None:
+        _checks.require(plan.pull is not None, "center", "a point", "None: the plan has no pull")
+        _arguments.require_like("center", center, params)
+    slots = jax.tree.leaves(data.items)[0].shape[1]
+    return run(
+        key,
+        plan.mean,
+        plan.method,
+        objective,
+        data,
+        params,
+        plan.num_steps,
+        plan.gradients(slots),
+        None if plan.pull is None else Pull(plan.pull, center),
+        trace,
+        plan.on_halt,
+    )
 
 
 def run(
@@ -245,8 +302,9 @@ def run(
     gradients: int,
     pull: Pull | None = None,
     trace: Callable[[Any, Any, Any], Any] | None = None,
+    on_halt: str = "report",
 ) -> Solution:
-    """Runs a method on a mean.
+    """Runs a method on a mean, without a plan.
 
     Args:
         key: a typed key; samples and shifts have one half of it, noise the other.
@@ -259,13 +317,18 @@ def run(
         gradients: the public number of item gradients of the run.
         pull: a further quadratic term.
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
+        on_halt: what is reported after a test has failed: what the method reports, ``"report"``, or the
+            ``"start"``.
 
     Returns:
         The reported point. After a halt the status is HALTED, and the point that of the last step before.
     """
     _checks.require_instance("mean", mean, Mean)
     _checks.require_instance("method", method, Method)
-    _checks.require_choice("method.on_halt", method.on_halt, _ON_HALT)
+    _checks.require_choice("on_halt", on_halt, _ON_HALT)
+    if getattr(method, "reported", "") == "random":
+        key, draw_key = jax.random.split(key)
+        method = method.drawn(draw_key, num_steps)  # type: ignore[attr-defined]
     oracle_key, noise_key = jax.random.split(key)
     project = objective.domain.project
     if isinstance(data, StoredUsers):
@@ -273,12 +336,13 @@ def run(
         project = jax.jit(project)  # rounded as in a compiled run
     start = project(params)
     oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start)
-    rest = optax.chain(_regularizers(objective, pull, start), method.steps)
-    chain = transforms.until_halted(release, rest) if may_halt else optax.chain(release, rest)
-    end = loop.run(oracle_key, oracle, chain, start, rows, num_steps, trace)
-    reported = method.report(end.opt_state, end.params)
+    chain = method.on(objective.domain, num_steps)
+    rest = optax.chain(_regularizers(objective, pull, start), chain.steps)
+    whole = transforms.until_halted(release, rest) if may_halt else optax.chain(release, rest)
+    end = loop.run(oracle_key, oracle, whole, start, rows, num_steps, trace)
+    reported = chain.report(end.opt_state, end.params)
     stopped = transforms.halted(end.opt_state) if may_halt else jnp.zeros([], bool)
-    if may_halt and method.on_halt == "start":
+    if may_halt and on_halt == "start":
         reported = jax.tree.map(lambda a, s: jnp.where(stopped, s, a), reported, start)
     solution = finished(reported, end.opt_state, gradients, end.num_gradients, end.trace)
     halted = stopped & (solution.status == int(Status.OK))

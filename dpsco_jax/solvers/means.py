@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 import optax
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
@@ -32,9 +33,10 @@ from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
 from dpsco_jax.oracles import ByStep, Oracle, sampling, smoothed, user_gradients
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
-from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs, _planning
@@ -47,8 +49,12 @@ __all__ = [
     "Opened",
     "OutlierRemoved",
     "Winsorized",
+    "clipped",
     "tested_stddev",
 ]
+
+
+SAMPLING = ("poisson", "fixed", "full")
 
 
 class Opened(NamedTuple):
@@ -95,7 +101,7 @@ class Clipped:
     shift: str = static(choices=("user", "item", "round"))
     releases: GaussianReleases
     clip_norm: Number
-    smoothing_radius: Number
+    smoothing_radius: Number | None
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
@@ -218,7 +224,12 @@ class OutlierRemoved:
     releases: ConcentratedReleases
     score_radius: Number
     clip_norm: Number
-    smoothing_radius: Number
+    smoothing_radius: Number | None
+
+    @property
+    def radius(self) -> Any:
+        """How far users may be from a common centre: half of the score radius."""
+        return self.score_radius / 2
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost, whenever a test fails; infinite for no radius. Numbers may be traced."""
@@ -271,6 +282,19 @@ class Winsorized:
     chunk_size: int = static()
     releases: WinsorizedReleases
 
+    def loss(self) -> privacy.PrivacyLoss:
+        """What all releases cost. Numbers may be traced."""
+        return self.releases.loss()
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all releases by the tightest accountant."""
+        return self.releases.certificate()
+
+    def noise_stddev(self, dim: int) -> Any:
+        """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
+        del dim
+        return self.releases.noise_stddev
+
     def work_for(self, item: _costs.Item) -> Work:
         """What one release costs."""
         users, boxed = self.releases.num_users, self.releases.form in BOXED
@@ -288,6 +312,63 @@ class Winsorized:
             objective, data, start, self.releases.bound, None, self.chunk_size
         )
         return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))
+
+
+def clipped(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    num_steps: int,
+    batch_size: int | None = None,
+    sampling: str = "poisson",
+    clip_norm: float | None = None,
+    accountant: str = "pld",
+    chunk_size: int = 64,
+    relation: NeighboringRelation | None = None,
+) -> Clipped:
+    """The mean of clipped gradients whose noise keeps a budget. All arguments are public.
+
+    Args:
+        problem: for the Lipschitz constant and N.
+        budget: (ε, δ) of the run, δ > 0.
+        num_steps: T ≥ 1.
+        batch_size: users per step, in [1, N]; to be left out for ``"full"`` only.
+        sampling: ``"poisson"``, ``"fixed"`` (without replacement) or ``"full"``.
+        clip_norm: the objective's Lipschitz constant if left out.
+        accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
+        chunk_size: users whose gradients are held at once.
+        relation: ADD_OR_REMOVE_ONE (if left out), REPLACE_ONE or REPLACE_SPECIAL under Poisson sampling;
+            REPLACE_ONE, left out or not, else.
+
+    Raises:
+        ValueError: an argument is out of range.
+    """
+    num_steps = _checks.require_count("num_steps", num_steps)
+    chunk_size = _checks.require_count("chunk_size", chunk_size)
+    _checks.require_choice("sampling", sampling, SAMPLING)
+    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
+    everybody, users = sampling == "full", problem.num_users
+    batch_size = users if everybody and batch_size is None else batch_size
+    batch = _checks.require_integer("batch_size", batch_size, users if everybody else 1, users)
+    clip = problem.lipschitz if clip_norm is None else clip_norm
+    clip = _checks.require_real("clip_norm", clip, 0)
+    if sampling == "poisson":
+        relation = NeighboringRelation.ADD_OR_REMOVE_ONE if relation is None else relation
+        steps: Any = poisson(users, batch, num_steps, relation)
+    else:
+        steps = fixed_size(users, batch, num_steps)
+        good = relation is None or relation is steps.relation
+        _checks.require(good, "relation", relation, f"REPLACE_ONE for sampling={sampling!r}")
+    releases = GaussianReleases(
+        users,
+        batch,
+        num_steps,
+        "poisson" if sampling == "poisson" else "fixed",
+        steps.noise_multiplier(budget.epsilon, budget.delta, accountant),
+        budget.delta,
+        **({"poisson_relation": steps.relation} if sampling == "poisson" else {}),
+    )
+    return Clipped(chunk_size, "user", releases, clip, None)
 
 
 def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: float, dim: int) -> Any:

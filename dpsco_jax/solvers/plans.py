@@ -10,12 +10,12 @@ Cost: that of the certificate, about a second where it needs privacy loss distri
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["aligned", "describe"]
+__all__ = ["Remarks", "aligned", "describe"]
 
 _SHOWN = 8
 _SIZES = ("num_users", "num_steps")
@@ -33,9 +33,22 @@ _ELSEWHERE = (
     "made_for",
     "title",
     "remarks",
-)  # in the budget, the first line and the remarks
+    "premises",
+)  # in the budget, the first line and the remarks, and in what is assumed
 
 Rows = list[tuple[str, Any]]
+
+
+class Remarks(tuple[Any, ...]):
+    """Lines that a plan has for people. Plans that differ in these alone share a compiled program."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remarks)
+
+    def __hash__(self) -> int:
+        return hash(Remarks)
 
 
 def describe(title: str, plan: Any, remarks: Sequence[tuple[str, Any]] = ()) -> str:
@@ -45,12 +58,13 @@ def describe(title: str, plan: Any, remarks: Sequence[tuple[str, Any]] = ()) -> 
         title: the first line.
         plan: a dataclass; ``assumes``, ``certificate()`` and properties as ``num_steps``, ``excess_bound``
             ``user_gradients`` and ``floating_point_operations`` are shown if it has them.
-        remarks: further lines, as (name, value).
+        remarks: further lines, as (name, value); a function is called when the table is printed.
 
     Returns:
         One line for each name, floats to five digits; of long tuples and arrays the first eight entries.
     """
-    rows = [*_fields(plan, ""), *remarks, *_costs(plan)]
+    said = [(name, value() if callable(value) else value) for name, value in remarks]
+    rows = [*_fields(plan, ""), *said, *_costs(plan)]
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join([title, *(f"  {name:<{width}}  {value}" for name, value in rows)])
 
@@ -70,7 +84,10 @@ def _fields(plan: Any, indent: str) -> Rows:
         value, name = getattr(plan, field.name), f"{indent}{field.name}"
         if field.name in _ELSEWHERE:
             continue
-        if dataclasses.is_dataclass(value):
+        if isinstance(value, Mapping):
+            shown_items = ((f"{indent}{key}", _text(item)) for key, item in value.items())
+            rows += [(key, shown) for key, shown in shown_items if shown is not None]
+        elif dataclasses.is_dataclass(value):
             rows += [(name, type(value).__name__), *_fields(value, indent + "  ")]
         elif _is_parts(value):
             rows += [(name, f"{len(value)} in order"), *_columns(value, indent + "  ")]

@@ -40,7 +40,7 @@ from dpsco_jax import Budget, Problem, transforms
 from dpsco_jax.oracles import Estimate, Oracle, user_gradients
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _planning, first_order
+from dpsco_jax.solvers import _planning, first_order, methods
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.means import Opened
@@ -260,9 +260,9 @@ def _run(
 ) -> jax.Array:
     make = AdaptiveUpdates if method == RADIUS else _unit_updates.UnitUpdates
     mean = make(plan.releases, plan.clip_norm, plan.chunk_size)
-    steps = first_order.projected_sgd(step, objective.domain, 3.0)
+    steps: Any = methods.ProjectedSgd(step, "polynomial")
     if method == AC_SA:
-        steps = first_order.ac_sa(1 / step, 0.0, objective.domain)
+        steps = methods.AcSa(1 / step, 0.0)
     made = (objective, units, jnp.zeros(DIM), plan.num_steps, plan.unit_gradients)
     found: jax.Array = first_order.run(key, mean, steps, *made).params
     return found

@@ -33,7 +33,7 @@ from dpsco_jax.privacy.curves import composition
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems import restricted_lipschitz
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers import first_order, methods
 from dpsco_jax.solvers.item_level import regularized_sgd
 from dpsco_jax.sweeps.cells import Setting, Settings, axis
 from dpsco_jax.sweeps.experiment import Program
@@ -153,7 +153,7 @@ class GeometricMedian:
             )
             half = inputs["half"]
             mean = mahalanobis.ClosedForm(half, inputs["clip"], inputs["multiplier"])
-            method = first_order.projected_sgd(inputs["step size"], OBJECTIVE.domain)
+            method = methods.ProjectedSgd(inputs["step size"])
             pull, data = first_order.Pull(inputs["pull"]), UserData(points[:, None])
             found = first_order.run(
                 key, mean, method, OBJECTIVE, data, jnp.zeros(dim), steps, steps * users, pull
@@ -221,7 +221,7 @@ class GeometricMedian:
         )
         moves = {
             "step size": plan.step_size,
-            "pull": plan.regularization,
+            "pull": plan.pull,
             "bound": plan.excess_bound,
         }
         return {name: float(value) for name, value in moves.items()}

@@ -174,14 +174,14 @@ class GradientsToFloor:
             plain = dataclasses.replace(problem, objective=objective._replace(ridge=0.0))
             plan = sgd.plan(plain, budget, sampling="fixed", **common)
             # It runs with the ridge, so it is not one of those that ask for their own objective.
-            return dataclasses.replace(plan, averaging="polynomial", made_for=None)
+            return plan.replace(averaging="polynomial", made_for=None)
 
         def inputs(settings: Settings) -> Any:
             plan = planned(str(settings["policy"]))
             if solver == AC_SA:
-                return dataclasses.replace(plan, smoothness=plan.smoothness / settings["factor"])
+                return plan.replace(smoothness=plan.smoothness / settings["factor"])
             if solver == DP_SGD:
-                return dataclasses.replace(plan, step_size=plan.step_size * settings["factor"])
+                return plan.replace(step_size=plan.step_size * settings["factor"])
             return plan
 
         def known(settings: Settings) -> dict[str, float]:

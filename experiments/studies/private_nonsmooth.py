@@ -122,14 +122,14 @@ class PrivateNonsmooth:
             if solver == AC_SA:
                 return private_ac_sa.plan(problem, budget, policy="direct", **steps)
             plan = sgd.plan(problem, budget, sampling="fixed", **steps)
-            return dataclasses.replace(plan, averaging="polynomial")
+            return plan.replace(averaging="polynomial")
 
         def inputs(settings: Settings) -> Any:
             plan = planned()
             if solver == AC_SA:
-                return dataclasses.replace(plan, smoothness=plan.smoothness / settings["factor"])
+                return plan.replace(smoothness=plan.smoothness / settings["factor"])
             if solver == DP_SGD:
-                return dataclasses.replace(plan, step_size=plan.step_size * settings["factor"])
+                return plan.replace(step_size=plan.step_size * settings["factor"])
             return plan
 
         def known(settings: Settings) -> dict[str, float]:

@@ -159,7 +159,7 @@ def _plan(task: Task, solver: str, epsilon: float, delta: float, num_steps: int)
     plan = sgd.plan(problem, budget, sampling="full", averaging="polynomial", **steps)
     if solver == TUNED:
         factor = _TUNED_STEPS[task.name] * math.sqrt(epsilon)
-        plan = dataclasses.replace(plan, step_size=factor * plan.step_size)
+        plan = plan.replace(step_size=factor * plan.step_size)
     return plan
 
 

@@ -32,6 +32,7 @@ import pandas as pd
 from dpsco_jax import Budget
 from dpsco_jax.problems import datasets
 from dpsco_jax.problems.datasets import Task
+from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.user_level import sgd
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
@@ -89,12 +90,11 @@ class Config(NamedTuple):
     averaging: str = "polynomial"
 
 
-def dp_sgd_plan(task: Task, epsilon: float, delta: float, config: Config) -> sgd.Plan:
+def dp_sgd_plan(task: Task, epsilon: float, delta: float, config: Config) -> FirstOrder:
     """The plan of a configuration. The number of users of a step is public."""
     plan = _planned(task.name, epsilon, delta, config.schedule)
     unit = _NEAR.get(task.name, 1.0) * math.sqrt(epsilon) * plan.step_size
-    return dataclasses.replace(
-        plan,
+    return plan.replace(
         averaging=config.averaging,
         clip_norm=config.clip * plan.clip_norm,
         step_size=config.step / config.clip * unit,
@@ -102,7 +102,7 @@ def dp_sgd_plan(task: Task, epsilon: float, delta: float, config: Config) -> sgd
 
 
 @functools.cache
-def _planned(name: str, epsilon: float, delta: float, schedule: str) -> sgd.Plan:
+def _planned(name: str, epsilon: float, delta: float, schedule: str) -> FirstOrder:
     task, (num_steps, rate) = load_problem(name).task, SCHEDULES[schedule]
     problem = public_problem(task)
     return sgd.plan(

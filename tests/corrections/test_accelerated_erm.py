@@ -95,8 +95,8 @@ def test_e4_a_halted_run_returns_a_point_of_the_domain():
     assert objective.domain.contains(found.params, 1e-6)
     assert not objective.domain.contains(jnp.zeros(2), 1e-6)
     # What the end of a phase hands on is projected as well.
-    near = dataclasses.replace(
-        plan, releases=dataclasses.replace(plan.releases, threshold=-1e9, noise_stddev=100.0)
+    near = plan.replace(
+        releases=dataclasses.replace(plan.releases, threshold=-1e9, noise_stddev=100.0)
     )
     ended = run(near)
     assert ended.status == Status.OK

@@ -1,7 +1,5 @@
 """The network on digits at a small size: both methods do the same steps, and the study runs."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pandas as pd
@@ -47,7 +45,7 @@ def test_without_noise_both_methods_end_at_the_same_point():
     pytest.importorskip("jax_privacy")
     study = DigitsNetwork(num_steps=5)
     plan = digits_network.make_plan(study, "decay", 4.0)
-    still = dataclasses.replace(plan, noise_multiplier=1e-7)
+    still = plan.replace(noise_multiplier=1e-7)
     users = digits_network.load_data().users
     ends = []
     for method in (OURS, PEER):

@@ -1,6 +1,5 @@
 """The studies of element-level privacy at small sizes, and what they compare."""
 
-import dataclasses
 import math
 
 import jax
@@ -199,7 +198,7 @@ def test_an_adaptive_radius_follows_the_units_drawn():
     )
     # Gradients at the origin have the norm 1/2: within 0.9 of a radius of 1, and beyond a radius of 0.1.
     for radius in (1.0, 0.1):
-        quiet = dataclasses.replace(plan, noise_multiplier=1e-6, clip_norm=radius)
+        quiet = plan.replace(noise_multiplier=1e-6, clip_norm=radius)
         mean = extras.AdaptiveUpdates(quiet.releases, radius, 8)
         opened = mean.open(jax.random.key(0), objective, units, jnp.zeros(extras.DIM))
         made = opened.oracle(jax.random.key(1), jnp.zeros(extras.DIM), opened.data)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers import first_order, methods
 from experiments.studies import mahalanobis
 from experiments.studies.geometric_median import (
     BLIND,
@@ -63,7 +63,7 @@ def _without_noise(half, points, steps, size):
 
     def descend(multiplier, start):
         mean = mahalanobis.ClosedForm(half, 1.0, multiplier)
-        method = first_order.projected_sgd(size, mahalanobis.OBJECTIVE.domain)
+        method = methods.ProjectedSgd(size)
         data = UserData(points[:, None])
         return first_order.run(
             jax.random.key(0),

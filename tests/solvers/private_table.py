@@ -191,7 +191,7 @@ def _two_phases(problem: Problem, budget: Budget, **given: Any) -> Any:
         for size in (users - users // 3, users // 3)
     )
     phases = (*first.parts, *second.parts)
-    return dataclasses.replace(first, num_users=users, parts=phases)
+    return first.replace(num_users=users, parts=phases)
 
 
 def _plain_means(problem: Problem, budget: Budget, **given: Any) -> Any:

@@ -51,7 +51,7 @@ def _plan():
 
 def _changed(**changes):
     plan = _plan()
-    return dataclasses.replace(plan, releases=dataclasses.replace(plan.releases, **changes))
+    return plan.replace(releases=dataclasses.replace(plan.releases, **changes))
 
 
 def _learned(plan, others, first, second, score=lambda found: found.params[0]):

@@ -61,7 +61,7 @@ def _examples(seed=0, users=USERS):
 def _without_noise(plan):
     """The same plan with a threshold that all batches reach and (almost) no noise."""
     releases = dataclasses.replace(plan.releases, noise_stddev=1e-9, threshold=-1e9)
-    return dataclasses.replace(plan, releases=releases)
+    return plan.replace(releases=releases)
 
 
 def _trace(params, state, estimate):
@@ -99,7 +99,7 @@ def test_with_all_users_and_no_noise_it_is_deterministic_ac_sa(mean):
     plan, data = _plan(mean=mean, radius=2.0), _points()
     if mean is Clipped:
         releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9)
-        plan = dataclasses.replace(plan, releases=releases)
+        plan = plan.replace(releases=releases)
     else:
         plan = _without_noise(plan)
     start = np.array([0.5, 0.5, -1.0], np.float32)
@@ -147,7 +147,7 @@ def test_a_run_that_halts_midway_returns_the_last_aggregate():
     plan = _plan(radius=2.0)
     # A test that fails every now and then: the score is 60, the noise of scale 4 and 2.
     releases = dataclasses.replace(plan.releases, threshold=USERS - 6.0, test_epsilon=2.0)
-    plan = dataclasses.replace(plan, releases=releases)
+    plan = plan.replace(releases=releases)
     data, seen = _points(spread=0.01), set()
     for key in jax.random.split(jax.random.key(0), 40):
         found = _quadratic(key, plan, data, jnp.ones(DIM))
@@ -221,7 +221,7 @@ def test_the_choice_of_batches_has_the_variance_of_subsets_without_repetition():
     batch = 20
     plan = _plan(batch_size=batch, stage_length=1, num_stages=1, mean=Clipped)
     releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9)
-    plan = dataclasses.replace(plan, releases=releases)
+    plan = plan.replace(releases=releases)
     data = _points(spread=1.0)
     run = jax.jit(
         jax.vmap(lambda k: accelerated_sgd.solve(k, plan, QUADRATIC, data, jnp.zeros(DIM)).params)
@@ -341,7 +341,7 @@ def test_losses_that_are_not_smooth_need_a_radius_and_other_users_are_refused():
     with pytest.raises(ValueError, match="smoothing_radius must be"):
         _plan(rough)
     smoothed = _plan(rough, smoothing_radius=0.1, mean=Clipped)
-    assert smoothed.smoothed
+    assert smoothed.smoothing_radius == 0.1
     with pytest.raises(ValueError, match=r"data must have plan\.num_users = 60 users, got 59"):
         accelerated_sgd.solve(
             jax.random.key(0), _plan(), QUADRATIC, _points(users=59), jnp.zeros(DIM)

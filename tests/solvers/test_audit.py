@@ -39,7 +39,7 @@ def _data(first):
 def _with_noise(plan, divisor):
     held = plan if hasattr(plan, "noise_multiplier") else plan.releases
     less = dataclasses.replace(held, noise_multiplier=held.noise_multiplier / np.float32(divisor))
-    return less if held is plan else dataclasses.replace(plan, releases=less)
+    return less if held is plan else plan.replace(releases=less)
 
 
 def _audit(solver, plan, neighbour, understated=1.0):
@@ -104,7 +104,7 @@ def test_the_claim_holds_and_less_noise_is_caught(solver, planned_as, neighbour)
 def test_the_canary_is_as_large_as_a_user_may_be():
     """Power of the audits above: the two data sets differ by the whole sensitivity in every step."""
     plan = _full_sgd()
-    plan = type(plan)(**(vars(plan) | {"noise_multiplier": 1e-9}))
+    plan = plan.replace(noise_multiplier=1e-9)
     ends = [
         sgd.solve(jax.random.key(0), plan, LINEAR, _data(s), jnp.zeros(DIM)).params
         for s in (1.0, -1.0)

@@ -14,7 +14,7 @@ from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy import FullBatch, certified_noise_multiplier
 from dpsco_jax.problems import losses
-from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers import methods
 from dpsco_jax.solvers._schedules import nominal_descent as descent
 from dpsco_jax.solvers._schedules import nominal_model as model
 from dpsco_jax.solvers.user_level import _auto_predictions as predictions
@@ -47,7 +47,7 @@ def _prediction(name, setting):
 
 
 def _simulated(method, gradients):
-    """The reported point of a method of ``first_order`` on the quadratics of curvatures H, from 1."""
+    """The reported point of the chain of a method on the quadratics of curvatures H, from 1."""
 
     def run(noise):
         def step(carry, xi):
@@ -66,25 +66,23 @@ def _simulated(method, gradients):
 
 METHODS = {
     "averaged": (
-        lambda free: first_order.projected_sgd(0.4, free),
+        methods.ProjectedSgd(0.4),
         lambda: descent.averaged(H, 0.4, T),
     ),
     "scheduled": (
-        lambda free: first_order.scheduled_sgd(
-            np.linspace(0.5, 0.1, T), np.linspace(1.0, 0.1, T), free
-        ),
+        methods.ScheduledSgd(np.linspace(0.5, 0.1, T), np.linspace(1.0, 0.1, T)),
         lambda: descent.scheduled(H, np.linspace(0.5, 0.1, T), np.linspace(1.0, 0.1, T)),
     ),
     "momentum": (
-        lambda free: first_order.linear_decay(0.8, T, free, 0.7),
+        methods.Momentum(0.8, 0.7, "linear"),
         lambda: descent.heavy_ball(H, 0.8 * (T - np.arange(T)) / (T + 1), 0.7),
     ),
     "ac_sa": (
-        lambda free: first_order.ac_sa(2.0, 0.0, free),
+        methods.AcSa(2.0, 0.0),
         lambda: descent.ac_sa(H, 2.0, 0.0, T),
     ),
     "ac_sa, strongly convex": (
-        lambda free: first_order.ac_sa(1.0, 0.2, free),
+        methods.AcSa(1.0, 0.2),
         lambda: descent.ac_sa(H, 1.0, 0.2, T),
     ),
 }
@@ -92,10 +90,10 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_responses_are_those_of_the_methods(name):
-    make, response = METHODS[name]
+    made, response = METHODS[name]
     runs = 4000
     noise = jax.random.normal(jax.random.key(0), (runs, T, len(H)))
-    method = make(domains.whole_space())
+    method = made.on(domains.whole_space(), T)
     still = _simulated(method, jnp.zeros((1, T, len(H))))[0]
     points = _simulated(method, noise)
     found = response()
@@ -170,7 +168,7 @@ def test_without_noise_convergence_is_left_and_with_much_noise_no_more_than_nois
     setting = _setting()
     prediction, plan = _prediction(name, setting)
     predict = NAMED[name].predict
-    quiet = dataclasses.replace(plan, noise_multiplier=1e-9)
+    quiet = plan.replace(noise_multiplier=1e-9)
     bias = predict(setting, quiet)
     assert 0 <= bias < prediction
     if name == "sgd":
@@ -197,7 +195,7 @@ def test_more_users_predict_less(name):
 def test_with_much_noise_the_error_is_that_of_the_noise():
     setting = _setting(epsilon=0.5, users=50)
     _, plan = _prediction("sgd", setting)
-    loud = dataclasses.replace(plan, noise_multiplier=1e3, step_size=1.0, num_steps=1)
+    loud = plan.replace(noise_multiplier=1e3, step_size=1.0, num_steps=1)
     # One step: e₁ = e₀ - η(h·e₀ + ξ), and what is left of e₀ is nothing beside ξ.
     stddev = 2 * 1e3 / 50
     nominal = setting.nominal
@@ -217,10 +215,10 @@ def test_clipping_biases_two_classes_of_users_with_few_items_only():
     def bias(objective, items):
         setting = _setting(objective, items=items)
         _, plan = _prediction("preconditioned_sgd", setting)
-        plan = dataclasses.replace(plan, noise_multiplier=1e-9)
-        loose = dataclasses.replace(plan, quantile=1 - 1e-9)
+        plan = plan.replace(noise_multiplier=1e-9)
+        loose = plan.replace(quantile=1 - 1e-9)
         predict = NAMED["preconditioned_sgd"].predict
-        tight = dataclasses.replace(plan, quantile=0.5)
+        tight = plan.replace(quantile=0.5)
         return predict(setting, tight) - predict(setting, loose)
 
     numbers = losses.huber(1.0, domain=domains.ball(4.0))

@@ -1,7 +1,5 @@
 """The user-level baselines attacked from end to end: what is learned stays below what is claimed."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -22,7 +20,7 @@ FLAT = losses.huber(1.0, delta=1e-3)
 
 
 def _learned(solver, plan, objective, pair, understated=1.0):
-    plan = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / understated)
+    plan = plan.replace(noise_multiplier=plan.noise_multiplier / understated)
 
     def mechanism(key, data):
         return solver.solve(key, plan, objective, data, jnp.zeros(1)).params

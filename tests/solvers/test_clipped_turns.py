@@ -15,11 +15,10 @@ from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _clipped_turns, _sequence, _together
+from dpsco_jax.solvers import _clipped_turns, _first_order_turns, _sequence, _together
 from dpsco_jax.solvers.item_level import sco
-from dpsco_jax.solvers.means import Clipped
+from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import (
-    _accelerated_turns,
     accelerated_phased_erm,
     accelerated_sgd,
 )
@@ -82,7 +81,7 @@ def _data():
 
 
 def _run(key, parts, objective, together):
-    turns = _accelerated_turns.TURNS if together else None
+    turns = _first_order_turns.TURNS if together else None
     start = jnp.zeros(parts[0].dim)
     solver = accelerated_sgd.solve
     found = _sequence.run(key, parts, solver, objective, _data(), start, turns=turns)
@@ -97,9 +96,9 @@ def _run(key, parts, objective, together):
 def test_turns_are_the_phases_one_by_one(batches, radius, objective):
     first, last = _parts(batches, radius)
     # Numbers that plans of today have in common are those of each turn too.
-    other = {"clip_norm": 0.3 * last.clip_norm, "smoothing_radius": 200 * last.smoothing_radius}
-    parts = first, dataclasses.replace(last, **other)
-    turns = _accelerated_turns.TURNS
+    other = {"clip_norm": 0.3 * last.clip_norm, "smoothing_radius": radius and 200 * radius}
+    parts = first, last.replace(**other)
+    turns = _first_order_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, parts, objective, how) for how in (True, False)])
     for seed in range(2):
@@ -119,7 +118,7 @@ def test_the_program_does_not_grow_with_the_phases():
     def size(*parts):
         users = sum(part.num_users for part in parts)
         data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-        turns = _accelerated_turns.TURNS
+        turns = _first_order_turns.TURNS
 
         def run(key):
             start = jnp.zeros(3)
@@ -172,14 +171,11 @@ def _staged(stages):
     parts = []
     for phase in plan.parts:
         inner = phase.parts if hasattr(phase, "parts") else (phase,)
-        several = tuple(
-            dataclasses.replace(inner[0], regularization=float(inner[0].regularization) * 2**i)
-            for i in range(stages)
-        )
+        several = tuple(inner[0].replace(pull=float(inner[0].pull) * 2**i) for i in range(stages))
         each = {"distances": (1.0,) * stages, "strengths": (1.0,) * stages}
         shares = tuple(0.5 + 0.1 * i for i in range(stages))
-        parts.append(dataclasses.replace(phase, parts=several, center_shares=shares, **each))
-    return dataclasses.replace(plan, parts=tuple(parts), center_shares=(0.3, 0.6))
+        parts.append(phase.replace(parts=several, center_shares=shares, **each))
+    return plan.replace(parts=tuple(parts), center_shares=(0.3, 0.6))
 
 
 def test_parts_inside_of_parts_are_turns_too(monkeypatch):
@@ -201,9 +197,9 @@ def test_parts_inside_of_parts_are_turns_too(monkeypatch):
 def test_parts_of_another_plan_are_refused_by_name():
     plan = _staged(2)
     inner = plan.parts[1].parts
-    smaller = dataclasses.replace(inner[0], num_users=inner[0].num_users - 1)
-    phase = dataclasses.replace(plan.parts[1], parts=(smaller, *inner[1:]))
-    edited = dataclasses.replace(plan, parts=(plan.parts[0], phase))
+    smaller = inner[0].replace(population_size=inner[0].num_users - 1)
+    phase = plan.parts[1].replace(parts=(smaller, *inner[1:]))
+    edited = plan.replace(parts=(plan.parts[0], phase))
     with pytest.raises(ValueError, match="num_users"):
         sco.solve(
             jax.random.key(0), edited, LOCALIZED.objective, LOCALIZED.data(), jnp.zeros(plan.dim)
@@ -212,13 +208,14 @@ def test_parts_of_another_plan_are_refused_by_name():
 
 def test_groups_of_other_means_or_shifts_have_data_of_their_own_form():
     plain = _parts((16, 8))
-    shifted = tuple(dataclasses.replace(part, smoothed=True) for part in plain)
+    shifted = tuple(part.replace(smoothing_radius=0.1) for part in plain)
     releases = calibrate_concentrated(60, 2, 8.0, 1e-3, test="fresh")
-    tested = 2 * (dataclasses.replace(plain[0], releases=releases),)
+    near = OutlierRemoved(5, 8.0, "item", releases, 1.0, plain[0].clip_norm, None)
+    tested = 2 * (plain[0].replace(mean=near),)
     parts = (*plain, *tested, *shifted)
     users = sum(part.num_users for part in parts)
     data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-    turns = _accelerated_turns.TURNS
+    turns = _first_order_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, data)] == [2, 2, 2]
 
     def run(key):
@@ -228,10 +225,10 @@ def test_groups_of_other_means_or_shifts_have_data_of_their_own_form():
     assert jax.eval_shape(run, jax.random.key(0)).shape == (3,)
     plan = _staged(1)
     first = plan.parts[0]
-    inner = tuple(dataclasses.replace(part, smoothed=True) for part in first.parts)
-    parts = first, first, *2 * (dataclasses.replace(first, parts=inner),)
+    inner = tuple(part.replace(smoothing_radius=0.1) for part in first.parts)
+    parts = first, first, *2 * (first.replace(parts=inner),)
     each = {"distances": 4 * (1.0,), "strengths": 4 * (1.0,), "center_shares": 4 * (0.5,)}
-    plan = dataclasses.replace(plan, num_users=4 * first.num_users, parts=parts, **each)
+    plan = plan.replace(num_users=4 * first.num_users, parts=parts, **each)
     data = LOCALIZED.data()
     data = jax.tree.map(lambda leaf: np.resize(leaf, (plan.num_users, *leaf.shape[1:])), data)
     assert jax.tree.leaves(data.items)[0].shape[1] > 1
@@ -255,10 +252,21 @@ def test_means_of_other_kinds_are_not_stacked():
     "change", [{"clip_norm": 0.0}, {"smoothing_radius": -1.0}, {"stage_length": 0}]
 )
 def test_numbers_of_a_turn_out_of_their_range_are_refused_by_name(change):
-    parts = [dataclasses.replace(p, smoothed=True, smoothing_radius=0.1) for p in _parts((16, 8))]
+    parts = [p.replace(smoothing_radius=0.1) for p in _parts((16, 8))]
     (name,) = change
+    if name == "stage_length":
+        with pytest.raises(ValueError, match=name):
+            parts[1].replace(**change)
+        return
+    other = parts[1].replace(**change)
+    block = jax.eval_shape(lambda: _sequence.slice_users(_data(), 0, other.num_users))
+
+    def together():
+        _first_order_turns.TURNS.check(other, OBJECTIVE, block, jnp.zeros(3))
+        _first_order_turns.TURNS.stacked((parts[0], other))
+
     with pytest.raises(ValueError, match=name):
-        _accelerated_turns.TURNS.stacked((parts[0], dataclasses.replace(parts[1], **change)))
+        together()
 
 
 def test_a_turn_without_noise_is_refused_by_name():

@@ -14,8 +14,8 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases
 from tests.solvers.private_table import ROWS
 
-# ``sgd`` states the relation of its sampling, and so does ``auto``, which chose it here.
-_OWN = ("sgd", "auto")
+# ``sgd`` and ``momentum_sgd`` state the relation of their sampling, and so does ``auto`` here.
+_OWN = ("sgd", "momentum_sgd", "auto")
 _ROWS = [row for row in ROWS if not row.name.startswith(_OWN)]
 
 
@@ -65,4 +65,4 @@ def test_means_of_phases_are_flags_and_as_many_as_phases():
     plan = next(row for row in ROWS if row.name == "phased_sgd, clipped").plan()
     for changed in (("clipped", "clipped"), (1, 1), (True,), (True,) * 4):
         with pytest.raises(ValueError, match=r"clipped(\[0\])? must be"):
-            dataclasses.replace(plan, clipped=changed)
+            plan.replace(clipped=changed)

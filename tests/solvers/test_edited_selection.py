@@ -181,7 +181,7 @@ def _winsorized(form, **changes):
         plan.releases, form=form, coordinate_radius=0.15, bin_width=0.08, ball_radius=0.3,
         range_epsilon=0.2 if boxed else math.inf, noise_multiplier=5.0, coarse_multiplier=20.0,
     )  # fmt: skip
-    return dataclasses.replace(plan, phase=dataclasses.replace(plan.phase, releases=numbers))
+    return plan.replace(releases=numbers)
 
 
 def _case(name):
@@ -190,7 +190,7 @@ def _case(name):
             ABSOLUTE, **SIZES, dim=1, num_candidates=3, epsilon=3.0, loss_range=(0.0, 1.0),
             stopping_probability=0.3,
         )  # fmt: skip
-        plan = dataclasses.replace(plan, winsorized=name == "winsorized class", radius=0.1)
+        plan = plan.replace(winsorized=name == "winsorized class", radius=0.1)
         candidates = jnp.asarray([-0.5, 0.0, 0.5])
         return Case(finite_class, plan, ABSOLUTE, POINTS, candidates, selection_account)
     if name == "metric entropy":
@@ -198,15 +198,15 @@ def _case(name):
             ABSOLUTE, **SIZES, dim=1, epsilon=3.0, loss_range=(0.0, 1.0), lower=-1.0, upper=1.0,
             points_per_axis=3,
         )  # fmt: skip
-        chosen = dataclasses.replace(plan.selection, stopping_probability=0.3)
-        plan = dataclasses.replace(plan, selection=chosen)
+        chosen = plan.selection.replace(stopping_probability=0.3)
+        plan = plan.replace(selection=chosen)
         return Case(metric_entropy, plan, ABSOLUTE, POINTS, jnp.zeros(1), selection_account)
     if name == "output perturbation":
         plan = planned(
             output_perturbation.plan, FLAT, **BUDGET, dim=1, distance=1.0, regularization=0.05
         )
         data = UserData(Example(jnp.ones((USERS, ITEMS, 1)), LABELS))
-        plan = dataclasses.replace(plan, num_steps=6)
+        plan = plan.replace(num_steps=6)
         return Case(output_perturbation, plan, FLAT, data, jnp.zeros(1), output_account)
     if name in ("all items", "drawn items"):
         plan = planned(

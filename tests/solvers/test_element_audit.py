@@ -5,7 +5,6 @@ claimed; under ``"user"`` sampling the other elements tell whether the user was 
 above what the paper claims (correction N3) and below what is claimed here.
 """
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -62,7 +61,7 @@ def test_elements_that_are_sampled_by_themselves_cost_what_is_claimed():
     assert _learned(plan, 1e-2) <= 1.0
     assert 0.6 < _learned(alone, 1e-2) <= 1.0
     for each in (plan, alone):
-        loud = dataclasses.replace(each, noise_multiplier=each.noise_multiplier / 4)
+        loud = each.replace(noise_multiplier=each.noise_multiplier / 4)
         assert _learned(loud, 1e-2) > 1.0
 
 
@@ -71,7 +70,7 @@ def test_users_who_are_sampled_with_twenty_elements_cost_more_than_the_paper_cla
     delta = 1e-5
     plan = _plan(10, 20, 1, 9.0, delta, batch_size=1, sampling="user", chunk_size=20)
     # One clip norm of noise, on what moves by two.
-    plan = dataclasses.replace(plan, noise_multiplier=0.5)
+    plan = plan.replace(noise_multiplier=0.5)
     claimed = account.epsilon([(0.5, ("poisson", 0.1, "replaced"))], delta)
     assert claimed == pytest.approx(1.79, abs=0.01)
     learned, ours = _learned(plan, delta), plan.certificate().epsilon
@@ -83,15 +82,15 @@ def test_users_whose_sums_are_capped_cost_what_is_claimed():
     plan = _plan(2, 3, 3, 1.0, 1e-2, batch_size=1, sampling="user", cap=2.0)
     # Two elements, so that the cap hides nothing of the one that turns.
     assert 0.4 < _learned(plan, 1e-2, others=1) <= 1.0
-    loud = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 4)
+    loud = plan.replace(noise_multiplier=plan.noise_multiplier / 4)
     assert _learned(loud, 1e-2, others=1) > 1.0
 
 
 def test_what_is_charged_for_twenty_elements_is_not_what_the_paper_charges():
     plan = _plan(10, 20, 1, 9.0, 1e-5, batch_size=1, sampling="user", accountant="rdp")
-    plan = dataclasses.replace(plan, noise_multiplier=0.5)
+    plan = plan.replace(noise_multiplier=0.5)
     assert plan.certificate().epsilon > 8.87
-    by_element = dataclasses.replace(plan, sampling="element")
+    by_element = plan.replace(sampling="element")
     assert by_element.certificate().epsilon == pytest.approx(1.79, abs=0.01)
 
 

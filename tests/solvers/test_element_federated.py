@@ -1,7 +1,5 @@
 """Rounds over elements: the clients' steps, what they equal, and the server's optimizer."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,8 +49,8 @@ def test_one_local_step_is_sgd():
 @pytest.mark.parametrize("radius", [np.inf, 0.1])
 def test_local_steps_are_those_of_clients(radius):
     objective = LOSS if radius == np.inf else losses.huber(1.0, domain=domains.ball(radius))
-    plan = dataclasses.replace(
-        _plan(sampling="full", local_steps=3, clip_norm=0.5), noise_multiplier=0.0, made_for=None
+    plan = _plan(sampling="full", local_steps=3, clip_norm=0.5).replace(
+        noise_multiplier=0.0, made_for=None
     )
     data = _data()
     run = jax.jit(lambda p: federated.solve(jax.random.key(1), p, objective, data, ORIGIN).params)
@@ -77,7 +75,7 @@ def test_local_steps_are_those_of_clients(radius):
 
 
 def test_the_server_has_any_optimizer():
-    plan = dataclasses.replace(_plan(sampling="full", num_steps=1), noise_multiplier=0.0)
+    plan = _plan(sampling="full", num_steps=1).replace(noise_multiplier=0.0)
     run = jax.jit(
         lambda p: (
             federated.solve(

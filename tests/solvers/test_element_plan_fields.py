@@ -90,9 +90,9 @@ def test_no_field_does_nothing(solver, monkeypatch):
             other = losses.huber(0.5) if name == "made_for" else LOSS
             changed = {} if name == "made_for" else {name: value}
             with pytest.raises(ValueError, match=r"must|objective"):
-                solve(dataclasses.replace(plan, **changed), other)
+                solve(plan.replace(**changed), other)
             continue
-        edited = dataclasses.replace(plan, **{name: value})
+        edited = plan.replace(**{name: value})
         if expected == RUN:
             assert np.any(np.abs(np.asarray(run(edited)) - base) > 1e-5), name
         elif expected == COMPILED:
@@ -111,7 +111,7 @@ def test_what_one_way_of_sampling_does_not_use_is_refused_or_used():
     )
     base = np.asarray(run(plan))
     for edit in ({"relation": "zero_out"}, {"sampling": "fixed"}, {"sampling": "user"}):
-        assert np.any(np.abs(np.asarray(run(dataclasses.replace(plan, **edit))) - base) > 1e-5)
+        assert np.any(np.abs(np.asarray(run(plan.replace(**edit))) - base) > 1e-5)
     for edit in (
         {"cap": 2.0},
         {"protects": "user"},
@@ -119,4 +119,4 @@ def test_what_one_way_of_sampling_does_not_use_is_refused_or_used():
         {"sampling": "full"},
     ):
         with pytest.raises(ValueError, match=next(iter(edit)) + "|batch_size"):
-            run(dataclasses.replace(plan, **edit))
+            run(plan.replace(**edit))

@@ -1,6 +1,5 @@
 """SGD over units: what it equals, how far one element moves it, and what its plans say of a user whole."""
 
-import dataclasses
 import math
 
 import jax
@@ -54,7 +53,7 @@ def _solve(plan, objective, data, start=ORIGIN, solver=element_sgd, key=1):
 
 
 def _silent(plan, **changes):
-    return dataclasses.replace(plan, noise_multiplier=0.0, **changes)
+    return plan.replace(noise_multiplier=0.0, **changes)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_empty_slots_leave_no_trace():
     runs = []
     for each, slots in ((data, SLOTS), (wider, 2 * SLOTS)):
         plan = _plan(losses.huber(1.0, domain=domains.ball(1.0)), sampling="full")
-        plan = dataclasses.replace(plan, elements_per_user=slots)
+        plan = plan.replace(elements_per_user=slots)
         runs.append(_solve(plan, losses.huber(1.0, domain=domains.ball(1.0)), each))
     np.testing.assert_allclose(*runs, atol=1e-7)
 
@@ -292,7 +291,7 @@ def test_an_edited_plan_is_certified_for_the_noise_that_it_adds(name):
     planned = _plan(LINEAR, num_steps=1, averaging="last", **first)
     numbers = {"clip_norm": 0.5, "noise_multiplier": 0.9 * planned.noise_multiplier}
     for edit in (numbers, *edits):
-        plan = dataclasses.replace(planned, **edit)
+        plan = planned.replace(**edit)
         units = ElementData(jnp.zeros((USERS, plan.elements_per_user, 1, DIM)), None)
         keys = jax.random.split(jax.random.key(2), 1000)
         solve = lambda key: element_sgd.solve(key, plan, LINEAR, units, ORIGIN).params  # noqa: E731, B023
@@ -328,7 +327,7 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
     zero_out, clear = {"relation": "zero_out"}, {"noise_multiplier": 0.1, "delta": 0.15}
     for way, k, changes in (({}, 2, {}), (zero_out, 3, {}), ({}, 2, clear)):
         plan = _plan(num_users=20, num_steps=1, batch_size=2, **way)
-        plan, delta = dataclasses.replace(plan, **changes), changes.get("delta", 1e-3)
+        plan, delta = plan.replace(**changes), changes.get("delta", 1e-3)
         replaced = plan.relation == "replace"
         sigma = plan.noise_multiplier * (2.0 if replaced else 1.0)
         counts = np.arange(k + 1)
@@ -342,9 +341,7 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
         assert 0.99 * least <= said <= everybody(plan.noise_multiplier / k, 1, delta)
         assert plan.certificate().epsilon < said
     # Of everybody it is the Gaussian of k times the length, which group privacy bounds from above.
-    full = dataclasses.replace(
-        _plan(sampling="full", num_steps=1, elements_per_user=5), noise_multiplier=2.0
-    )
+    full = _plan(sampling="full", num_steps=1, elements_per_user=5).replace(noise_multiplier=2.0)
     exact = everybody(0.4, 1, 1e-3)
     assert full.user_certificate().epsilon == pytest.approx(exact, rel=1e-3)
     assert exact < _releases._group(full.releases.steps, 2.0, 1e-3, 5)[0] < 3 * exact
@@ -358,7 +355,7 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
 def test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_away():
     """Two elements turn round, and all other units point to where they turn: one step of 6 units of 60."""
     plan = _plan(num_users=20, num_steps=1, batch_size=2, sampling="fixed")
-    plan = dataclasses.replace(plan, noise_multiplier=0.8)
+    plan = plan.replace(noise_multiplier=0.8)
     for k in (2, 3):
         chances = tuple(stats.hypergeom(60, k, 6).pmf(np.arange(k + 1)))
         ahead, behind = (
@@ -373,7 +370,7 @@ def test_of_a_fixed_number_of_units_no_less_is_said_than_what_data_sets_give_awa
 def test_of_sampled_users_the_elements_that_stay_show_the_coin():
     """Two of three elements turn round; the third has its full length in both data sets."""
     plan = _plan(num_users=20, num_steps=1, batch_size=2, sampling="user")
-    plan = dataclasses.replace(plan, noise_multiplier=0.8)
+    plan = plan.replace(noise_multiplier=0.8)
     ahead, behind = (account.Law((0.9, 0.1), (0.0, place / 1.6)) for place in (3.0, -1.0))
     least = max(account._epsilon((pair,), 1e-3) for pair in ((ahead, behind), (behind, ahead)))
     assert 0.99 * least <= plan.user_certificate(2).epsilon <= everybody(0.4, 1, 1e-3)
@@ -381,7 +378,7 @@ def test_of_sampled_users_the_elements_that_stay_show_the_coin():
 
 def test_of_users_who_are_sampled_the_user_level_is_that_of_capped_sums():
     plan = _plan(num_users=20, batch_size=2, sampling="user", cap=2.0)
-    whole = dataclasses.replace(plan, protects="user", noise_multiplier=plan.noise_multiplier / 2.0)
+    whole = plan.replace(protects="user", noise_multiplier=plan.noise_multiplier / 2.0)
     assert plan.user_certificate().epsilon <= whole.certificate().epsilon
     np.testing.assert_allclose(whole.noise_stddev, plan.noise_stddev)
 
@@ -396,7 +393,7 @@ def test_signal_to_noise_is_that_of_the_paper_and_is_warned_of():
             **SIZES | {"num_steps": 1, "elements_per_user": slots},
             batch_size=80,
         )
-        plan = dataclasses.replace(plan, noise_multiplier=5.14 / 2)
+        plan = plan.replace(noise_multiplier=5.14 / 2)
         assert 1 / plan.signal_to_noise == pytest.approx(noise, rel=0.02)
         if slots != 30:
             assert ("BELOW 1" in str(plan)) == (noise > 1)

@@ -1,6 +1,5 @@
 """Default step sizes of element-level SGD: of which public numbers, and what they prove."""
 
-import dataclasses
 import math
 
 import jax
@@ -131,7 +130,7 @@ def test_the_default_is_near_the_best_of_a_grid():
     )  # fmt: skip
 
     def error(key, size, seed):
-        given = dataclasses.replace(plan, step_size=size)
+        given = plan.replace(step_size=size)
         units = jax.tree.map(lambda leaf: leaf[seed], data)
         found = sgd.solve(key, given, objective, units, jnp.zeros(dim)).params
         return jnp.linalg.norm(found - slopes[seed])

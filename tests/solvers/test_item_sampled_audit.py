@@ -4,8 +4,6 @@ The loss <z, w> makes every gradient a record, so that the last point is a weigh
 along the direction of the items it tells nearly all that the run tells of a user who is there or not.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +34,7 @@ def _plan(batch_size):
 
 
 def _learned(plan, kind, times_less=1.0, slots=ITEMS):
-    plan = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / times_less)
+    plan = plan.replace(noise_multiplier=plan.noise_multiplier / times_less)
     plan = jax.tree.map(lambda x: np.asarray(x, np.float32), plan)
     rows = np.zeros((USERS, ITEMS, DIM), np.float32)
     rows[0, :slots] = -50.0 * DIRECTIONS[kind][:slots]

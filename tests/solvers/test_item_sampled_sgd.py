@@ -1,6 +1,5 @@
 """Item-sampled DP-SGD: who is drawn, how far a user moves a step, what it costs; which sampling is better."""
 
-import dataclasses
 import functools
 import math
 
@@ -41,11 +40,11 @@ def _data(seed=0, users=USERS, items=ITEMS):
 
 
 @functools.cache
-def _sum_of(plan):
+def _sum_of(mean):
     """What a step sums, before noise: ``(key, data) -> Σ clip(g)`` over the items that are drawn."""
 
     def total(key, data):
-        oracle, rows, _, _ = plan.mean.open(jax.random.key(0), LINEAR, data, jnp.zeros(DIM))
+        oracle, rows, _, _ = mean.open(jax.random.key(0), LINEAR, data, jnp.zeros(DIM))
         found = oracle(key, jnp.zeros(DIM), rows)
         return found.gradient + found.extra_args["remainder"]
 
@@ -53,7 +52,7 @@ def _sum_of(plan):
 
 
 def _everybody():
-    return dataclasses.replace(_planned(), batch_size=USERS * ITEMS)
+    return _planned().replace(batch_size=USERS * ITEMS)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_a_user_moves_the_sum_by_as_many_clip_norms_as_items_at_most(kind, times
     }[kind]
     data = UserData(jnp.zeros((USERS, ITEMS, DIM)), jnp.ones((USERS, ITEMS), bool))
     with_user = data._replace(items=data.items.at[2].set(50.0 * directions))
-    total = _sum_of(_everybody())
+    total = _sum_of(_everybody().mean)
     ends = [np.asarray(total(jax.random.key(1), each)) for each in (with_user, data)]
     moved = np.linalg.norm(ends[0] - ends[1])
     assert moved == pytest.approx(times * CLIP, rel=1e-4, abs=1e-6)
@@ -76,7 +75,7 @@ def test_a_user_moves_the_sum_by_as_many_clip_norms_as_items_at_most(kind, times
 
 def test_no_user_found_at_random_moves_it_further():
     rng, data = np.random.default_rng(3), _data()
-    total = _sum_of(_everybody())
+    total = _sum_of(_everybody().mean)
     for trial in range(20):
         size = 10.0 ** rng.integers(-3, 30)
         rows = np.asarray(size * rng.normal(size=(ITEMS, DIM)), np.float32)
@@ -89,13 +88,13 @@ def test_no_user_found_at_random_moves_it_further():
 
 def test_the_items_of_a_user_are_drawn_one_by_one():
     """How many of them are in a step is binomial; drawing users whole would make it none or all."""
-    plan = dataclasses.replace(_planned(), batch_size=9)
+    plan = _planned().replace(batch_size=9)
     rows = np.zeros((USERS, ITEMS, DIM), np.float32)
     rows[3, :, 0] = 50.0
     runs = 4000
     data = UserData(jnp.asarray(rows), None)
     keys = jax.random.split(jax.random.key(9), runs)
-    drawn = np.asarray(jax.vmap(lambda key: _sum_of(plan)(key, data)[0])(keys)) / CLIP
+    drawn = np.asarray(jax.vmap(lambda key: _sum_of(plan.mean)(key, data)[0])(keys)) / CLIP
     counts = np.bincount(np.rint(drawn).astype(int), minlength=ITEMS + 1)
     np.testing.assert_allclose(drawn, np.rint(drawn), atol=1e-3)
     expected = runs * stats.binom(ITEMS, 9 / (USERS * ITEMS)).pmf(np.arange(ITEMS + 1))
@@ -112,7 +111,7 @@ def _of_all(data):
 
 def test_with_every_item_and_next_to_no_noise_it_is_gradient_descent():
     """Linear losses: every step moves by the same clipped mean, over all slots, empty ones too."""
-    plan = dataclasses.replace(_everybody(), noise_multiplier=1e-6, averaging="last")
+    plan = _everybody().replace(noise_multiplier=1e-6, averaging="last")
     data = _data()
     run = jax.jit(
         lambda data: item_sampled_sgd.solve(jax.random.key(1), plan, LINEAR, data, jnp.zeros(DIM))
@@ -162,7 +161,7 @@ def test_more_slots_than_were_accounted_for_are_refused():
 
 def test_a_plan_is_not_edited_to_an_empty_batch():
     with pytest.raises(ValueError, match="batch_size"):
-        dataclasses.replace(_planned(), batch_size=0)
+        _planned().replace(batch_size=0)
 
 
 def test_the_ledger_says_what_the_plan_does_and_an_edited_plan_what_it_costs():
@@ -177,15 +176,15 @@ def test_the_ledger_says_what_the_plan_does_and_an_edited_plan_what_it_costs():
     made = plan.certificate()
     assert made.epsilon <= float(privacy.epsilon(solution.privacy, 1e-3))
     assert f"at most {ITEMS} items" in str(made)
-    less = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
-    more = dataclasses.replace(plan, items_per_user=2 * ITEMS, batch_size=2 * plan.batch_size)
+    less = plan.replace(noise_multiplier=plan.noise_multiplier / 2)
+    more = plan.replace(items_per_user=2 * ITEMS, batch_size=2 * plan.batch_size)
     for edited, least in (
         (less, 1.5),
         (more, 1.2),
     ):  # half of the noise; the same rate, of more items
         assert float(privacy.epsilon(edited.loss(), 1e-3)) > least * 2.0
-    assert np.isinf(dataclasses.replace(plan, noise_multiplier=0.0).loss().rdp).all()
-    special = dataclasses.replace(plan, relation=SPECIAL)
+    assert np.isinf(plan.replace(noise_multiplier=0.0).loss().rdp).all()
+    special = plan.replace(relation=SPECIAL)
     np.testing.assert_array_equal(special.loss().rdp, plan.loss().rdp)
     assert special.releases.steps.composition(2.0) == plan.releases.steps.composition(2.0)
 

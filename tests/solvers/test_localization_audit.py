@@ -116,7 +116,7 @@ def _transcript(plan):
         sums = []
 
         def inner(key, part, objective, data, params, center):
-            found = private_ac_sa.solve(key, part, objective, data, params, center)
+            found = private_ac_sa.solve(key, part, objective, data, params, center=center)
             # The first step of AC-SA: w - g/(μ + 2L), for g the noisy mean.
             step = 1 / (part.strong_convexity + 2 * part.smoothness)
             sums.append((params[0] - found.params[0]) / step * part.num_users)

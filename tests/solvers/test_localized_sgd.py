@@ -119,8 +119,8 @@ def _with(plan, index, **numbers):
     """The plan with other numbers in the releases of one block."""
     blocks = list(plan.parts)
     releases = dataclasses.replace(blocks[index].releases, **numbers)
-    blocks[index] = dataclasses.replace(blocks[index], releases=releases)
-    return dataclasses.replace(plan, parts=tuple(blocks))
+    blocks[index] = blocks[index].replace(releases=releases)
+    return plan.replace(parts=tuple(blocks))
 
 
 def test_a_user_of_the_second_block_does_not_touch_the_first():
@@ -176,10 +176,9 @@ def test_without_noise_the_minimizer_of_the_last_block_is_found():
     plan, data = _uneven(), _data()
     lengths = (0.7, 0.4)
     parts = [
-        dataclasses.replace(part, step_size=length)
-        for part, length in zip(plan.parts, lengths, strict=True)
+        part.replace(step_size=length) for part, length in zip(plan.parts, lengths, strict=True)
     ]
-    quiet = dataclasses.replace(plan, parts=tuple(parts))
+    quiet = plan.replace(parts=tuple(parts))
     for index in range(2):
         quiet = _with(quiet, index, noise_stddev=0.0, threshold=-1e9)
     solution = _run(jax.random.key(0), quiet, data)

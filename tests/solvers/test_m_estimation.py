@@ -13,7 +13,7 @@ from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.partition import Partition, assign_elements
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers import first_order, methods
 from dpsco_jax.solvers.element_level import aprox, glm, m_estimation
 from dpsco_jax.solvers.user_level import sgd
 
@@ -241,8 +241,7 @@ def test_the_method_drives_a_private_mean_of_one_record():
         problem, Budget(2.0, 1e-5), num_steps=5, batch_size=1, sampling="fixed", accountant="rdp"
     )
     assert plan.certificate().epsilon <= 2.0
-    chain = m_estimation.method(0.5, 0.6, objective.domain)
-    arguments = (plan.mean, chain, objective, units, jnp.zeros(10), 5, 5)
+    arguments = (plan.mean, methods.PowerSteps(0.5, 0.6), objective, units, jnp.zeros(10), 5, 5)
     found = jax.jit(lambda key: first_order.run(key, *arguments))(jax.random.key(10))
     assert float(jnp.linalg.norm(found.params)) <= 1.0 + 1e-5
     paid, planned = (float(privacy.epsilon(loss, 1e-5)) for loss in (found.privacy, plan.loss()))

@@ -106,9 +106,9 @@ def test_a_composite_refuses_parts_of_another_relation():
         parts = (*plan.parts[:-1], Careless(GaussianReleases(USERS, 3, 2, sampling, 1.0, 1e-3)))
         if refused:
             with pytest.raises(ValueError, match="relation"):
-                dataclasses.replace(plan, parts=parts)
+                plan.replace(parts=parts)
         else:
-            dataclasses.replace(plan, parts=parts)
+            plan.replace(parts=parts)
 
 
 def test_a_composite_refuses_parts_of_another_relation_in_a_list():
@@ -122,7 +122,7 @@ def test_a_composite_refuses_parts_of_another_relation_in_a_list():
     users = plan.parts[0].num_users
     parts = [Careless(GaussianReleases(users, 1, 1, "poisson", 1.0, 1e-3), users)]
     with pytest.raises(ValueError, match="relation"):
-        dataclasses.replace(plan, parts=parts)
+        plan.replace(parts=parts)
 
 
 def test_releases_of_another_kind_are_refused_by_phased_sgd():
@@ -130,7 +130,7 @@ def test_releases_of_another_kind_are_refused_by_phased_sgd():
     plan = row.plan()
     gaussian = GaussianReleases(plan.num_groups, plan.num_groups, 1, "fixed", 1.0, 1e-3)
     with pytest.raises(ValueError, match="releases"):
-        row.solve(jax.random.key(0), dataclasses.replace(plan, releases=gaussian), row.data())
+        row.solve(jax.random.key(0), plan.replace(releases=gaussian), row.data())
 
 
 def test_winsorized_means_refuse_other_users():

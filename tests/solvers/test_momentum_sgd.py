@@ -1,7 +1,5 @@
 """Momentum and linear decay: the steps, the bound on the last point, and what Poisson sampling adds."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers import methods
 from dpsco_jax.solvers.user_level import momentum_sgd, sgd
 
 USERS, DIM, STEPS = 12, 3, 7
@@ -46,7 +44,7 @@ def test_steps_are_those_of_the_recursion(step_decay, momentum):
     plan = momentum_sgd.plan(
         PROBLEM, BUDGET, num_steps=STEPS, momentum=momentum, step_decay=step_decay, sampling="full"
     )
-    plan = dataclasses.replace(plan, noise_multiplier=0.0, step_size=0.3)
+    plan = plan.replace(noise_multiplier=0.0, step_size=0.3)
     data = _data()
     solve = jax.jit(lambda k, p: momentum_sgd.solve(k, p, LOSS, data, jnp.zeros(DIM)))
     found = solve(jax.random.key(0), plan).params
@@ -95,8 +93,13 @@ def test_the_last_point_of_linear_decay_keeps_the_bound_and_that_of_constant_ste
     domain, steps = domains.ball(1.0), 15
     size = 1 / np.sqrt(steps + 1.0)
     planes = _planes(steps)
-    decayed = _largest_gap(first_order.linear_decay(size, steps, domain), steps, planes)
-    constant = _largest_gap(first_order.projected_sgd(size, domain, None), steps, planes)
+    decayed, constant = (
+        _largest_gap(method.on(domain, steps), steps, planes)
+        for method in (
+            methods.Momentum(size, step_decay="linear"),
+            methods.ProjectedSgd(size, averaging="last"),
+        )
+    )
     assert decayed.max() <= 1 + 1e-5
     assert decayed.max() > 0.5, "the search found nothing that comes near"
     assert constant.max() > 1.0

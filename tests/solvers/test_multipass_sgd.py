@@ -15,6 +15,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, loop
+from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import multipass_sgd
 from tests.support.planned import planned
 
@@ -32,7 +33,7 @@ def _plan(objective=LOGISTIC, epsilon=8.0, **changes):
 def _quiet(plan):
     """No noise, and a test that everything passes: the optimizer alone."""
     releases = dataclasses.replace(plan.releases, noise_stddev=0.0, threshold=-1e9)
-    return dataclasses.replace(plan, releases=releases)
+    return plan.replace(releases=releases)
 
 
 def _examples(seed=0, scale=0.5):
@@ -104,7 +105,7 @@ def test_the_solver_is_its_chain():
     oracle_key, noise_key = jax.random.split(jax.random.key(3))
     chain = transforms.until_halted(
         transforms.outlier_removed_mean(
-            plan.releases, 2 * plan.radius, noise_key, anchor=None, reach=plan.reach
+            plan.releases, plan.score_radius, noise_key, anchor=None, reach=plan.reach
         ),
         optax.chain(
             optax.stateless(lambda g, p: g + LOGISTIC.ridge * p),
@@ -125,7 +126,7 @@ def test_noise_of_the_average_has_the_law_of_the_recursion():
     everywhere = POINTS._replace(domain=domains.whole_space())
     plan = _plan(everywhere, radius=0.25, distance=1.0)
     releases = dataclasses.replace(plan.releases, threshold=-1e9)
-    plan = dataclasses.replace(plan, releases=releases, step_size=0.3)
+    plan = plan.replace(releases=releases, step_size=0.3)
     data, start = _points(), jnp.asarray([0.5, -1.0, 0.0])
     keys = jax.random.split(jax.random.key(1), 3000)
     run = jax.vmap(lambda k: multipass_sgd.solve(k, plan, everywhere, data, start).params)
@@ -152,14 +153,14 @@ def test_one_item_moves_the_iterates_as_stability_says():
     gamma = 0.05
     plan = _plan(MEDIAN, num_steps=LONG, radius=0.95, step_size=gamma)
     releases = dataclasses.replace(plan.releases, threshold=-1e9)
-    plan, data = dataclasses.replace(plan, releases=releases), _points(spread=0.3)
+    plan, data = plan.replace(releases=releases), _points(spread=0.3)
     other = data._replace(items=data.items.at[7, 1].set(5.0))
     paths = [_run_median(plan, d, jnp.zeros(DIM)).unprivate["trace"] for d in (data, other)]
     moved = np.linalg.norm(paths[0] - paths[1], axis=-1).max()
     share = gamma * LONG / (USERS * ITEMS)
     assert 0 < moved <= 2 * gamma * np.sqrt(LONG) + 4 * share
 
-    quiet, data = dataclasses.replace(_quiet(_plan()), step_size=gamma), _examples()
+    quiet, data = _quiet(_plan()).replace(step_size=gamma), _examples()
     user = int(np.argmax(np.sum(data.mask, 1)))
     features = data.items.features.at[user, 0].multiply(-1.0)
     other = data._replace(items=data.items._replace(features=features))
@@ -191,7 +192,7 @@ def test_a_halt_on_the_way(on_halt):
     """Two camps ahead agree on the way until one of them is passed."""
     plan = _plan(MEDIAN, num_steps=LONG, radius=0.5, step_size=0.15, on_halt=on_halt)
     sure = dataclasses.replace(plan.releases, noise_stddev=0.0, test_epsilon=1e6)
-    plan = dataclasses.replace(plan, releases=sure)
+    plan = plan.replace(releases=sure)
     place = jnp.where(jnp.arange(USERS) % 2 == 0, 0.15, 0.6)
     data = UserData(jnp.zeros((USERS, ITEMS, DIM)).at[:, :, 0].set(place[:, None]))
     start = jnp.asarray([-0.75, 0.0, 0.0])
@@ -218,7 +219,7 @@ def test_users_without_a_number_spoil_nothing():
 
 def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
     plan = _plan(radius=1.0)
-    assert plan.clipped
+    assert isinstance(plan.mean, Clipped)
     assert "tests nothing" in str(plan)
     full = plan.releases.noise_multiplier * 2 / USERS
     np.testing.assert_allclose(plan.noise_stddev, full)
@@ -228,8 +229,9 @@ def test_a_radius_that_tests_nothing_is_replaced_by_a_clip():
     spent = privacy.epsilon(solution.privacy, DELTA)
     np.testing.assert_allclose(spent, privacy.epsilon(plan.loss(), DELTA), rtol=1e-3)
     # A few items: users differ as much as their gradients can.
-    assert _plan(radius=None).clipped
-    assert not _plan(radius=None, items_per_user=10**5, num_users=99).clipped
+    assert isinstance(_plan(radius=None).mean, Clipped)
+    tested = _plan(radius=None, items_per_user=10**5, num_users=99)
+    assert isinstance(tested.mean, OutlierRemoved)
 
 
 def test_break_even_is_where_both_means_have_the_same_noise():
@@ -245,13 +247,13 @@ def test_break_even_is_where_both_means_have_the_same_noise():
 
 def test_the_table_names_the_users_needed():
     plan = _plan()
-    needed = plan.fewest_users()
+    needed = dict(plan.remarks)["users needed"]()
     assert ["users", "needed", str(needed)] in [line.split() for line in str(plan).split("\n")]
     assert 30 < needed <= USERS
     with pytest.raises(ValueError, match=f"num_users must be .*at least {needed}"):
         _plan(num_users=needed - 1, failure=2 * float(plan.failure))
     assert _plan(num_users=needed, failure=2 * float(plan.failure)).num_users == needed
-    assert _plan(radius=1.0).fewest_users() == 2
+    assert "users needed" not in str(_plan(radius=1.0))  # what is clipped has no test
 
 
 def test_noise_is_never_more_than_that_of_a_simpler_proof():
@@ -273,7 +275,7 @@ def test_excess_bound_pays_for_what_can_go_wrong():
     settings = {"num_users": 20_000, "items_per_user": 10_000, "dim": 20, "epsilon": 2.0}
     settings["allow_large_delta"] = True
     plan = _plan(POINTS, radius=None, num_steps=None, **settings)
-    assert not plan.clipped
+    assert isinstance(plan.mean, OutlierRemoved)
     assert plan.concentration_failure <= 1e-8
     assert plan.failure <= 1e-8
     nothing_private = POINTS.lipschitz * 2.0 / np.sqrt(2e8)
@@ -294,7 +296,7 @@ def test_error_of_privacy_falls_with_users_and_items_but_not_with_steps():
         settings = {"num_users": 8000, "items_per_user": 10**4, "num_steps": 100, "failure": 1e-6}
         settings["allow_large_delta"] = True
         plan = _plan(POINTS, epsilon=2.0, radius=None, **(settings | sizes))
-        assert not plan.clipped
+        assert isinstance(plan.mean, OutlierRemoved)
         return float(plan.noise_stddev) / np.sqrt(plan.num_steps)
 
     def slope(name, small, large):
@@ -313,8 +315,8 @@ def test_paper_constants_are_the_printed_ones():
     plan = _plan(objective, epsilon=epsilon, constants="paper", num_steps=50, **settings)
     tau = np.log(n * d * m * np.exp(epsilon) * 50 / delta) / np.sqrt(m)
     np.testing.assert_allclose(plan.radius, tau, rtol=1e-12)
-    assert plan.clipped, "the printed radius is far beyond the Lipschitz constant"
-    assert plan.smoothing == "per_item"
+    assert isinstance(plan.mean, Clipped), "the printed radius is far beyond the Lipschitz constant"
+    assert dict(plan.remarks)["smoothing"] == "per_item"
     np.testing.assert_allclose(plan.smoothing_radius, d**0.25 / np.sqrt(50))
     eta = min(
         np.sqrt(m) * n * epsilon / (50 * np.sqrt(d) * np.log(m * n * d / delta)),
@@ -331,7 +333,7 @@ def test_paper_constants_are_the_printed_ones():
         constants="paper",
         **(settings | {"radius": 0.25, "num_users": 20_000}),
     )
-    assert not small.clipped
+    assert isinstance(small.mean, OutlierRemoved)
     inner = delta / (2 * STEPS * m * 20_000 * d)
     assert small.certificate().delta == pytest.approx(inner)
 
@@ -422,7 +424,7 @@ def test_an_attack_learns_less_than_the_claim_and_notices_missing_noise():
     releases = plan.releases
     loud = dataclasses.replace(releases, noise_stddev=releases.noise_stddev / 20)
     assert 0.3 < learned(plan) <= 8.0
-    assert learned(dataclasses.replace(plan, releases=loud)) > 8.0
+    assert learned(plan.replace(releases=loud)) > 8.0
 
 
 @pytest.mark.slow

@@ -14,8 +14,15 @@ from dpsco_jax.privacy.concentrated import _in_turn
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _mean_turns, _sequence, _tested_turns, _together
-from dpsco_jax.solvers.user_level import _multipass_turns, localized_sgd, multipass_sgd
+from dpsco_jax.solvers import (
+    Status,
+    _first_order_turns,
+    _mean_turns,
+    _sequence,
+    _tested_turns,
+    _together,
+)
+from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd
 from tests.support.planned import planned
 
 DIM = 2
@@ -36,10 +43,11 @@ def _parts(radius=0.6, smoothing="none"):
                    "threshold": last.releases.threshold - 3, "keep_level": 0.6,
                    "test_epsilon": 0.7 * last.releases.test_epsilon} if radius < 1 else {
                    "num_steps": 5, "noise_multiplier": 1.5 * first.releases.noise_multiplier}  # fmt: skip
-    last = dataclasses.replace(
-        last, releases=dataclasses.replace(last.releases, **of_releases), radius=0.9 * last.radius,
+    last = last.replace(
+        releases=dataclasses.replace(last.releases, **of_releases),
+        **({"score_radius": 0.9 * last.score_radius} if radius < 1 else {}),
         clip_norm=0.8 * last.clip_norm, step_size=0.6 * first.step_size,
-        smoothing_radius=1.5 * last.smoothing_radius,
+        smoothing_radius=None if smoothing == "none" else 1.5 * last.smoothing_radius,
     )  # fmt: skip
     return first, last
 
@@ -65,8 +73,8 @@ def _both(key, data, of, objective=POINTS):
         found = _sequence.run(key, parts, multipass_sgd.solve, objective, data, start, turns=turns)
         return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
 
-    assert [len(group) for group in _together.groups(parts, _multipass_turns.TURNS, data)] == [2]
-    return run(_multipass_turns.TURNS), run(None)
+    assert [len(group) for group in _together.groups(parts, _first_order_turns.TURNS, data)] == [2]
+    return run(_first_order_turns.TURNS), run(None)
 
 
 def _same(one, other):
@@ -94,7 +102,7 @@ def test_turns_are_the_blocks_one_by_one_and_halt_as_they_do():
 
 
 def _reporting():
-    return tuple(dataclasses.replace(part, on_halt="average") for part in _parts())
+    return tuple(part.replace(on_halt="report") for part in _parts())
 
 
 @pytest.mark.slow
@@ -115,24 +123,23 @@ def test_turns_of_other_means_are_the_blocks_one_by_one(of, objective):
 def test_blocks_of_other_kinds_have_programs_of_their_own():
     first, last = _parts()
     kinds = {
-        "on_halt": "average", "chunk_size": 8, "reach": 2 * last.reach,
-        "releases": _parts(5.0)[1].releases,
+        "on_halt": "report", "chunk_size": 8, "reach": 2 * last.reach,
+        "mean": _parts(5.0)[1].mean,
     }  # fmt: skip
     for name, value in kinds.items():
-        other = dataclasses.replace(last, **{name: value})
-        groups = _together.groups((first, other), _multipass_turns.TURNS, _data())
+        other = last.replace(**{name: value})
+        groups = _together.groups((first, other), _first_order_turns.TURNS, _data())
         assert len(groups) == 2, name
-    by_round = [dataclasses.replace(part, smoothing="per_round") for part in (first, last)]
-    assert len(_together.groups(by_round, _multipass_turns.TURNS, _data())) == 2
+    by_round = [part.replace(shift="round") for part in _parts(0.6, "per_item")]
+    assert len(_together.groups(by_round, _first_order_turns.TURNS, _data())) == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"clip_norm": -1.0}, "clip_norm must be"),
-        ({"radius": 0.0}, "radius must be"),
+        ({"score_radius": 0.0}, "radius must be"),
         ({"population_size": 101, "batch_size": 101}, "at most 150 users"),
-        ({"batch_size": 40}, "batch_size must be all of the 50 users"),
     ],
 )
 def test_what_a_block_alone_refuses_is_refused_of_a_later_turn(changes, named):
@@ -141,13 +148,13 @@ def test_what_a_block_alone_refuses_is_refused_of_a_later_turn(changes, named):
     others = {name: x for name, x in changes.items() if name not in sizes}
     if "population_size" not in sizes:
         # Of one kind with what is refused.
-        first = dataclasses.replace(first, releases=dataclasses.replace(first.releases, **sizes))
+        first = first.replace(releases=dataclasses.replace(first.releases, **sizes))
     releases = dataclasses.replace(last.releases, **sizes)
-    other = dataclasses.replace(last, releases=releases, **others)
+    other = last.replace(releases=releases, **others)
     with pytest.raises(ValueError, match=named):
         _sequence.run(
             jax.random.key(0), (first, other), multipass_sgd.solve, POINTS, _data(),
-            jnp.zeros(DIM), turns=_multipass_turns.TURNS,
+            jnp.zeros(DIM), turns=_first_order_turns.TURNS,
         )  # fmt: skip
 
 
@@ -159,7 +166,7 @@ def test_numbers_of_tests_that_a_block_alone_refuses_are_refused_of_a_turn(name,
     mean = _parts()[1].mean
     releases = dataclasses.replace(mean.releases, **{name: value})
     with pytest.raises(ValueError, match=f"{name} must be"):
-        _mean_turns.check(dataclasses.replace(mean, releases=releases))
+        _mean_turns.check(dataclasses.replace(mean, releases=releases), jnp.zeros(DIM))
     assert not np.isfinite(releases.loss().rdp).any()
 
 

@@ -34,7 +34,7 @@ def _class(**changes):
         ABSOLUTE, **SIZES, dim=1, num_candidates=3, epsilon=3.0, loss_range=(0.0, 1.0),
         stopping_probability=0.3,
     )  # fmt: skip
-    return dataclasses.replace(plan, winsorized=False, **changes)
+    return plan.replace(winsorized=False, **changes)
 
 
 @pytest.mark.parametrize("value", NARROW, ids=lambda v: str(v.dtype))
@@ -65,7 +65,7 @@ def test_python_numbers_and_wide_arrays_are_taken():
 def test_selection_by_noise_that_cannot_be_drawn_costs_infinity(number, winsorized):
     # With middle 0 the candidates' means, of the size of the bound, were compared without noise at ε = 3.
     tiny = {"middle": 0.0, "winsorized": winsorized, number: 1e-38}
-    plan = dataclasses.replace(_class(), **tiny)
+    plan = _class().replace(**tiny)
     assert math.isinf(plan.certificate().epsilon)
     assert np.all(np.isinf(plan.loss().rdp))
     solved = jax.jit(
@@ -80,7 +80,7 @@ def test_means_with_noise_that_cannot_be_drawn_cost_infinity():
     )
     numbers = dataclasses.replace(plan.releases, bound=1e-37)
     assert math.isinf(numbers.certificate().epsilon)
-    plan = dataclasses.replace(plan, phase=dataclasses.replace(plan.phase, releases=numbers))
+    plan = plan.replace(releases=numbers)
     solved = jax.jit(
         lambda p: winsorized_erm.solve(jax.random.key(0), p, LINEAR, POINTS, jnp.zeros(3))
     )(plan)

@@ -15,7 +15,7 @@ from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order, means, out_of_core
+from dpsco_jax.solvers import first_order, means, methods, out_of_core
 from dpsco_jax.solvers.item_level import erm, private_ac_sa, staged_ac_sa
 from dpsco_jax.solvers.user_level import momentum_sgd, sgd
 from tests.problems import saved
@@ -198,8 +198,7 @@ def test_who_cannot_run_on_disk_is_told(tmp_path):
         jax.jit(lambda k: sgd.solve(k, plan, OBJECTIVE, stored, START))(key)
     with pytest.raises(ValueError, match="data must be of type UserData"):
         erm.solve(key, _of_erm(), OBJECTIVE, stored, START)
-    method = first_order.projected_sgd(0.1, OBJECTIVE.domain)
-    arguments = (method, OBJECTIVE, stored, START, STEPS, 1)
+    arguments = (methods.ProjectedSgd(0.1), OBJECTIVE, stored, START, STEPS, 1)
     with pytest.raises(ValueError, match="mean must be of type Clipped"):
         first_order.run(jax.random.key(7), means.ClippedItems(8, FullBatch(), 1.0, 1.0), *arguments)
     for shift, wrong in (("round", "data must be UserData for a mean"), ("item", "UserData")):

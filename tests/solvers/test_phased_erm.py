@@ -44,21 +44,18 @@ def plan_of(phases=3, **changes):
     phase = plan.parts[0]
     releases = dataclasses.replace(phase.releases, num_users=size, num_queries=2)
     made = [
-        dataclasses.replace(
-            phase, releases=releases, regularization=4.0**t / 10,
+        phase.replace(releases=releases, pull=4.0**t / 10,
             step_sizes=np.array([0.4, 0.3]) / (1 + 4.0**t / 10), shares=np.array([0.0, 1.0]),
         )
         for t in range(phases)
     ]  # fmt: skip
-    return dataclasses.replace(plan, parts=tuple(made))
+    return plan.replace(parts=tuple(made))
 
 
 def with_noise(plan, multiplier):
-    return dataclasses.replace(
-        plan,
+    return plan.replace(
         parts=tuple(
-            dataclasses.replace(
-                p,
+            p.replace(
                 releases=dataclasses.replace(p.releases, noise_multiplier=multiplier, bound=50.0),
             )
             for p in plan.parts
@@ -78,7 +75,7 @@ def test_each_phase_descends_on_its_own_block_around_its_start():
     for phase, block in zip(plan.parts, blocks, strict=True):
         start = point
         for step in phase.step_sizes:
-            gradient = point - block.mean(0) + phase.regularization * (point - start)
+            gradient = point - block.mean(0) + phase.pull * (point - start)
             point = point - step * gradient
             point = point / max(1, np.linalg.norm(point))
     found = solve(jax.random.key(0), plan, data, jnp.asarray([0.0, -0.5]))
@@ -122,7 +119,7 @@ def test_plans(split):
         assert max(sizes) - min(sizes) < len(sizes)
     else:
         assert all(a > b for a, b in itertools.pairwise(sizes))
-    weights = [float(phase.regularization) for phase in plan.parts]
+    weights = [float(phase.pull) for phase in plan.parts]
     np.testing.assert_allclose(np.diff(np.log(weights)), math.log(4.0), rtol=1e-6)
     assert plan.excess_bound < LOGISTIC.lipschitz * 4.0
     assert "num_steps" in str(plan)
@@ -173,12 +170,8 @@ def test_the_bound_holds_for_a_linear_loss():
 
 def test_huge_regularization_stays_at_the_start():
     plan = plan_of()
-    plan = dataclasses.replace(
-        plan,
-        parts=tuple(
-            dataclasses.replace(p, regularization=1e6, step_sizes=p.step_sizes * 1e-6)
-            for p in plan.parts
-        ),
+    plan = plan.replace(
+        parts=tuple(p.replace(pull=1e6, step_sizes=p.step_sizes * 1e-6) for p in plan.parts),
     )
     start = jnp.asarray([0.3, 0.4])
     found = solve(jax.random.key(0), plan, points(), start)

@@ -81,7 +81,7 @@ def test_a_batch_of_plans_has_no_certificate_and_says_so():
         batch.certificate()
     assert "none: noise_multiplier must be one number" in str(batch)
     assert "certificate" in str(made[0])
-    assert "none" not in str(made[0])
+    assert "none:" not in str(made[0])
 
 
 @pytest.mark.parametrize("clip_norm", [1e-37, 1e-30])
@@ -93,7 +93,7 @@ def test_noise_that_float32_cannot_draw_is_no_plan(clip_norm):
         sgd.plan(problem, Budget(1.0, 1e-5), clip_norm=clip_norm, **settings)
     good = sgd.plan(problem, Budget(1.0, 1e-5), clip_norm=1e-20, **settings)
     for edited in (clip_norm, 1e-45, 0.0, -1.0, 3e38, np.nan, np.inf):
-        plan = dataclasses.replace(good, clip_norm=edited)
+        plan = good.replace(clip_norm=edited)
         assert np.all(np.isinf(plan.loss().rdp))
         with pytest.raises(ValueError, match="clip_norm must be"):
             plan.certificate()

@@ -1,6 +1,5 @@
 """Private AC-SA: its schedule, its exact law on quadratics, its bounds."""
 
-import dataclasses
 import functools
 import math
 
@@ -12,12 +11,15 @@ import scipy.optimize
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains, smoothing
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status
+from dpsco_jax.solvers import Status, methods
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
+from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.item_level import private_ac_sa
+from dpsco_jax.solvers.means import Clipped
 from tests.support.planned import planned
 
 NONSMOOTH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
@@ -72,11 +74,11 @@ def test_noise_of_the_paper_and_its_accountant():
 
 
 def test_smoothing_only_where_it_helps():
-    assert _quick(NONSMOOTH).smoothed
-    assert not _quick(SMOOTH).smoothed
+    assert _quick(NONSMOOTH).smoothing_radius is not None
+    assert _quick(SMOOTH).smoothing_radius is None
     # A smooth loss with a constant worse than that of the ball is smoothed all the same.
-    assert _quick(SMOOTH._replace(smoothness=1e6)).smoothed
-    assert _plan(SMOOTH, constants="paper", epsilon=0.5).smoothed
+    assert _quick(SMOOTH._replace(smoothness=1e6)).smoothing_radius is not None
+    assert _plan(SMOOTH, constants="paper", epsilon=0.5).smoothing_radius is not None
     assert _quick(SMOOTH).num_steps < _quick(NONSMOOTH).num_steps
 
 
@@ -93,7 +95,7 @@ def test_bounds_are_those_of_ac_sa():
     assert plan.smoothing_radius == pytest.approx(radius)
 
     plan = _plan(NONSMOOTH._replace(ridge=0.5))
-    assert plan.policy == "strongly_convex"
+    assert ("policy", "strongly_convex") in plan.remarks
     t, b = plan.num_steps, plan.batch_size
     variance = 1 / b + 10 * (2 * plan.noise_multiplier / b) ** 2
     radius = r0 * math.sqrt(2 * smoothing.smoothness_factor(10)) / t
@@ -104,11 +106,11 @@ def test_bounds_are_those_of_ac_sa():
 
 
 def test_the_policy_that_proves_more_is_taken():
-    assert _quick(SMOOTH._replace(ridge=1e-6)).policy == "direct"
-    assert _quick(SMOOTH._replace(ridge=1.0)).policy == "strongly_convex"
+    assert ("policy", "direct") in _quick(SMOOTH._replace(ridge=1e-6)).remarks
+    assert ("policy", "strongly_convex") in _quick(SMOOTH._replace(ridge=1.0)).remarks
     regularized = _quick(NONSMOOTH, policy="regularize")
-    assert regularized.policy == "regularize"
-    assert regularized.strong_convexity == regularized.regularization > 0
+    assert ("policy", "regularize") in regularized.remarks
+    assert regularized.strong_convexity == regularized.pull > 0
     assert regularized.excess_bound < 2 * _quick(NONSMOOTH).excess_bound
 
 
@@ -165,23 +167,14 @@ QUADRATIC = Objective(
     loss_strong_convexity=MU,
 )
 SIGMA, RADIUS = 0.8, 0.7
-EXACT_PLAN = private_ac_sa.Plan(
-    num_users=N,
+EXACT_PLAN = FirstOrder(
+    title="exact",
     dim=DIM,
-    num_steps=T,
-    batch_size=B,
-    constants="tight",
-    smoothed=True,
-    chunk_size=64,
-    noise_multiplier=SIGMA / 40,
-    clip_norm=20.0,
-    smoothness=KAPPA * MU,
-    strong_convexity=MU,
-    smoothing_radius=RADIUS,
-    regularization=0.0,
+    mean=Clipped(64, "user", GaussianReleases(N, B, T, "fixed", SIGMA / 40, 1e-5), 20.0, RADIUS),
+    method=methods.AcSa(KAPPA * MU, MU),
+    pull=0.0,
     epsilon=1.0,
     delta=1e-5,
-    distance=1.0,
     excess_bound=1.0,
 )
 
@@ -212,13 +205,11 @@ def test_mean_and_variance_on_a_quadratic():
 
 
 def test_without_noise_it_is_deterministic_ac_sa_with_all_regularizers():
-    plan = dataclasses.replace(
-        EXACT_PLAN,
+    plan = EXACT_PLAN.replace(
         batch_size=N,
-        smoothed=False,
-        smoothing_radius=0.0,
+        smoothing_radius=None,
         noise_multiplier=1e-12,
-        regularization=0.5,
+        pull=0.5,
         strong_convexity=MU + 0.5 + 0.25,
         smoothness=2.0 * (MU + 0.5 + 0.25),
     )

@@ -1,7 +1,5 @@
 """DP-SGD pulled to its start attacked from end to end, with all points of the run in sight."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,7 +32,7 @@ def _audit(sampling, divisor=1.0):
         regularization=0.5,
     )
     plan = jax.tree.map(lambda x: np.asarray(x, np.float32), plan)
-    plan = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / np.float32(divisor))
+    plan = plan.replace(noise_multiplier=plan.noise_multiplier / np.float32(divisor))
 
     def mechanism(key, data):
         last = lambda params, opt_state, estimate: params[0]  # noqa: E731
@@ -62,7 +60,7 @@ def _likeliest(plan):
 
     def score(path):
         before = jnp.concatenate([jnp.zeros(1), path[:-1]])
-        seen = (before - path) / plan.step_size - plan.regularization * before
+        seen = (before - path) / plan.step_size - plan.pull * before
         ratio = jnp.exp(-2 * seen / noise**2)  # of N(-1) to N(1)
         return jnp.sum(jnp.log1p(q * (ratio - 1)))
 

@@ -1,6 +1,5 @@
 """User-level DP-SGD: its exact law, its options, its plan."""
 
-import dataclasses
 import functools
 import math
 
@@ -31,7 +30,7 @@ LOGISTIC = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0))
 BUDGET = {"num_users": 1000, "dim": 10, "epsilon": 1.0, "delta": 1e-5, "num_steps": 50}
 
 
-def _exact_plan(**changes):
+def _exact_plan(noise_multiplier=1e-12, **changes):
     settings = {
         "num_users": USERS,
         "dim": DIM,
@@ -39,15 +38,14 @@ def _exact_plan(**changes):
         "batch_size": USERS,
         "sampling": "full",
         "averaging": "last",
-        "chunk_size": 64,
-        "noise_multiplier": 1e-12,
         "clip_norm": 20.0,
         "step_size": 0.4,
         "epsilon": 1.0,
         "delta": 1e-5,
-        "excess_bound": math.inf,
+        "accountant": "rdp",  # the noise is not kept
     }
-    return sgd.Plan(**(settings | changes))
+    made = planned(sgd.plan, OBJECTIVE, **(settings | changes))
+    return made.replace(noise_multiplier=noise_multiplier, made_for=None)
 
 
 def _params(plan, objective=OBJECTIVE, runs=1, start=(1.0, -1.0)):
@@ -179,7 +177,7 @@ def test_the_plan_prints_what_it_does():
     text = str(_plan())
     for part in ("poisson", "user_gradients", "ADD_OR_REMOVE_ONE", "secret"):
         assert part in text
-    assert "REPLACE_ONE" in str(dataclasses.replace(_plan(), sampling="fixed"))
+    assert "REPLACE_ONE" in str(_plan().replace(sampling="fixed"))
 
 
 def test_a_byte_of_a_mask_is_true_or_false_as_in_numpy():

@@ -14,7 +14,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import first_order
+from dpsco_jax.solvers import methods
 from dpsco_jax.solvers.item_level import private_ac_sa, staged_ac_sa
 
 USERS, DIM = 12, 3
@@ -43,7 +43,7 @@ def test_steps_are_those_of_the_recursion():
     plan = staged_ac_sa.plan(PROBLEM, BUDGET, num_steps=14, num_stages=3)
     assert plan.lengths == (2, 4, 8)
     releases = dataclasses.replace(plan.releases, noise_multiplier=0.0)
-    plan = dataclasses.replace(plan, releases=releases, smoothness=np.array([3.0, 1.5, 2.0]))
+    plan = plan.replace(releases=releases, smoothness=np.array([3.0, 1.5, 2.0]))
     solve = jax.jit(lambda k, p: staged_ac_sa.solve(k, p, LOSS, data, jnp.zeros(DIM)))
     found = solve(jax.random.key(0), plan).params
 
@@ -75,9 +75,8 @@ def test_neither_the_gap_nor_the_distance_exceeds_what_is_claimed(curvatures):
     for stages in (1, 2, 3):
         gammas, bound = staged_ac_sa._stages(problem, variance, lengths[:stages])
         # The distance that the next stage would be planned for, from its parameter or its bound.
-        method = first_order.staged_ac_sa(
-            np.array(gammas), tuple(lengths[:stages]), domains.whole_space()
-        )
+        staged = methods.StagedAcSa(np.array(gammas), tuple(lengths[:stages]))
+        method = staged.on(domains.whole_space(), sum(lengths[:stages]))
 
         @jax.jit
         @jax.vmap
@@ -108,7 +107,7 @@ def test_one_stage_proves_what_private_ac_sa_proves():
     given = {"num_steps": 15, "batch_size": 500}
     staged = staged_ac_sa.plan(problem, BUDGET, num_stages=1, **given)
     direct = private_ac_sa.plan(problem, BUDGET, policy="direct", **given)
-    assert not direct.smoothed
+    assert direct.smoothing_radius is None
     assert staged.excess_bound == pytest.approx(direct.excess_bound)
     assert staged.smoothness[0] == pytest.approx(direct.smoothness)
     assert staged.releases.noise_multiplier == direct.noise_multiplier

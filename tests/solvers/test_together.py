@@ -10,10 +10,9 @@ import pytest
 
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _sequence, _together
+from dpsco_jax.solvers import Status, _first_order_turns, _sequence, _together
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import (
-    _accelerated_turns,
     accelerated_phased_erm,
     accelerated_sgd,
 )
@@ -53,7 +52,7 @@ def _run(key, data, turns, parts):
 @pytest.mark.parametrize("far", [(), range(120, 180)], ids=["to the end", "the last halts"])
 def test_turns_are_the_phases_one_by_one(far):
     parts, data = _parts(), _data(far)
-    turns = _accelerated_turns.TURNS
+    turns = _first_order_turns.TURNS
     assert [len(group) for group in _together.groups(parts, turns, data)] == [2]
     one, other = (_both(jax.random.key(3), data, which) for which in (True, False))
     assert int(one.status) == (Status.HALTED if far else Status.OK)
@@ -82,12 +81,12 @@ def test_batches_of_turns_are_those_of_phases_one_by_one():
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _both(key, data, together, batches=None):
     parts = _parts(batches)
-    return _run(key, data, _accelerated_turns.TURNS if together else None, parts)
+    return _run(key, data, _first_order_turns.TURNS if together else None, parts)
 
 
 def test_the_program_does_not_grow_with_the_phases():
     first, second = _parts()
-    turns = _accelerated_turns.TURNS
+    turns = _first_order_turns.TURNS
 
     def size(*parts):
         users = sum(part.num_users for part in parts)

@@ -14,9 +14,9 @@ from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_win
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status
+from dpsco_jax.solvers import Status, first_order, means, methods
 from dpsco_jax.solvers._schedules import gradient_descent
-from dpsco_jax.solvers.user_level import _winsorized_plan, winsorized_erm
+from dpsco_jax.solvers.user_level import winsorized_erm
 from tests.support.planned import planned
 
 USERS, ITEMS, DIM, STEPS = 200, 4, 2, 4
@@ -45,7 +45,7 @@ def plan_of(form="recentred", method="strongly_convex", **changes):
 
 def noiseless(plan):
     releases = dataclasses.replace(plan.releases, noise_multiplier=1e-9, bound=50.0)
-    return dataclasses.replace(plan, phase=dataclasses.replace(plan.phase, releases=releases))
+    return plan.replace(releases=releases)
 
 
 @jax.jit
@@ -58,7 +58,7 @@ def test_without_noise_it_is_projected_gradient_descent(method):
     plan, data = noiseless(plan_of("clipped", method)), points(center=0.9)
     mean = np.mean(np.asarray(data.items), axis=(0, 1))
     point, average = np.zeros(DIM), np.zeros(DIM)
-    for step, share in zip(plan.phase.step_sizes, plan.phase.shares, strict=True):
+    for step, share in zip(plan.step_sizes, plan.shares, strict=True):
         point = point - step * (point - mean)
         point = point / max(1.0, np.linalg.norm(point))
         average = average + share * (point - average)
@@ -70,7 +70,7 @@ def test_nonconvex_returns_a_uniformly_drawn_iterate():
     plan, data = noiseless(plan_of("clipped", "nonconvex")), points()
     mean = np.mean(np.asarray(data.items), axis=(0, 1))
     iterates = [np.zeros(DIM)]
-    for step in plan.phase.step_sizes[:-1]:
+    for step in plan.step_sizes[:-1]:
         iterates.append(iterates[-1] - step * (iterates[-1] - mean))
     keys = jax.random.split(jax.random.key(0), 80)
     many = jax.jit(jax.vmap(solve, in_axes=(0, None, None, None)))
@@ -88,16 +88,15 @@ def test_the_noise_accumulates_as_it_should():
     """θ' = (1 - γ)θ + γ(z̄ + ξ): variance γν²/(2 - γ) after many steps."""
     steps, gamma = 12, 0.5
     releases = calibrate_winsorized(USERS, DIM, steps, 20.0, 1e-5, radius=0.3, bound=9.0)
-    phase = _winsorized_plan.Phase(
-        "convex", 256, releases, np.full(steps, gamma), np.ones(steps), 0.0
-    )
+    mean = means.Winsorized(256, releases)
+    method = methods.ScheduledSgd(np.full(steps, gamma), np.ones(steps))
     free, data = QUADRATIC._replace(domain=domains.whole_space()), points()
 
     @jax.jit
     def ends(keys):
         def run(key):
             start = jnp.full(DIM, 0.3)
-            return _winsorized_plan.solve_phase(key, phase, free, data, start).params
+            return first_order.run(key, mean, method, free, data, start, steps, 1).params
 
         return jax.lax.map(run, keys)
 
@@ -208,13 +207,14 @@ def test_many_items_choose_two_steps_and_less_noise():
 def test_steps_and_method_are_chosen_by_the_bound():
     settings = SIZES | {"epsilon": 2.0, "num_users": 2000}
     chosen = planned(winsorized_erm.plan, LOGISTIC, **settings)
-    assert chosen.phase.method == "convex"
+    assert dict(chosen.remarks)["steps"] == "convex"
     others = [
         planned(winsorized_erm.plan, LOGISTIC, num_steps=s, **settings) for s in (1, 10, 100, 1000)
     ]
     assert chosen.excess_bound <= 1.06 * min(p.excess_bound for p in others)
     ridge = LOGISTIC._replace(ridge=0.1)
-    assert planned(winsorized_erm.plan, ridge, **settings).phase.method == "strongly_convex"
+    strong = planned(winsorized_erm.plan, ridge, **settings)
+    assert dict(strong.remarks)["steps"] == "strongly_convex"
     paper = planned(
         winsorized_erm.plan,
         LOGISTIC,

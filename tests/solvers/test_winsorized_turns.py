@@ -13,8 +13,8 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _sequence, _together
-from dpsco_jax.solvers.user_level import _winsorized_plan, _winsorized_turns, phased_erm
+from dpsco_jax.solvers import _first_order_turns, _sequence, _together, first_order
+from dpsco_jax.solvers.user_level import phased_erm
 from tests.solvers.private_table import ROWS
 from tests.support.planned import planned
 
@@ -43,8 +43,7 @@ def _plan(form="clipped", count=3):
             coordinate_radius=0.2 * up, bin_width=0.1 * up, range_epsilon=0.9 * up,
             coarse_multiplier=0.5 * up, ball_radius=0.8 * up, noise_multiplier=0.3 + t,
         )  # fmt: skip
-        part = dataclasses.replace(
-            part, releases=releases, regularization=0.2 * up, chunk_size=5,
+        part = part.replace(releases=releases, pull=0.2 * up, chunk_size=5,
             step_sizes=np.linspace(0.5, 0.2, steps) * up, shares=1 / np.arange(1.0, steps + 1),
         )  # fmt: skip
         parts.append(part)
@@ -64,8 +63,8 @@ def _data():
 
 
 def _run(key, plan, together):
-    turns = _winsorized_turns.turns_of(plan.parts) if together else None
-    solver, start = _winsorized_plan.solve_phase, jnp.full(DIM, -0.4)
+    turns = _first_order_turns.of_similar_size(plan.parts) if together else None
+    solver, start = first_order.solve, jnp.full(DIM, -0.4)
     found = _sequence.run(key, plan.parts, solver, POINTS, _data(), start, turns=turns)
     return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
 
@@ -74,7 +73,7 @@ def _run(key, plan, together):
 @pytest.mark.parametrize("form", ["refined", "recentred"])
 def test_turns_are_the_phases_one_by_one(form):
     plan = _plan(form, 2)
-    turns = _winsorized_turns.turns_of(plan.parts)
+    turns = _first_order_turns.of_similar_size(plan.parts)
     assert [len(group) for group in _together.groups(plan.parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, plan, how) for how in (True, False)])
     seen = []
@@ -96,14 +95,10 @@ def test_turns_descend_on_their_own_users_around_their_own_starts():
     """Without noise to speak of, against float64: another user, step, share or pull would be seen."""
     plan, data = _plan(), _data()
     quiet = tuple(
-        dataclasses.replace(
-            part, releases=dataclasses.replace(part.releases, noise_multiplier=1e-6)
-        )
+        part.replace(releases=dataclasses.replace(part.releases, noise_multiplier=1e-6))
         for part in plan.parts
     )
-    found = jax.jit(lambda key: _run(key, dataclasses.replace(plan, parts=quiet), True))(
-        jax.random.key(0)
-    )
+    found = jax.jit(lambda key: _run(key, plan.replace(parts=quiet), True))(jax.random.key(0))
     point, first = np.full(DIM, -0.4), 0
     for part in plan.parts:
         users = slice(first, first + part.num_users)
@@ -114,7 +109,7 @@ def test_turns_descend_on_their_own_users_around_their_own_starts():
             rows = np.where(np.all(np.isfinite(rows), axis=1, keepdims=True), rows, 0)
             length = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
             mean = (rows * np.minimum(1, part.releases.bound / length)).mean(0)
-            point = point - step * (mean + part.regularization * (point - start))
+            point = point - step * (mean + part.pull * (point - start))
             point = point / max(1, np.linalg.norm(point))
             average = average + share * (point - average)
         point, first = average, first + part.num_users
@@ -132,10 +127,10 @@ def test_the_program_does_not_grow_with_the_phases():
     def size(*parts):
         users = sum(part.num_users for part in parts)
         data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), ROW.data())
-        turns = _winsorized_turns.turns_of(parts)
+        turns = _first_order_turns.of_similar_size(parts)
 
         def run(key):
-            solver, start = _winsorized_plan.solve_phase, jnp.zeros(first.dim)
+            solver, start = first_order.solve, jnp.zeros(first.dim)
             objective = ROW.objective
             return _sequence.run(key, parts, solver, objective, data, start, turns=turns).params
 
@@ -151,8 +146,8 @@ def _with(index, **changes):
         name: changes.pop(name) for name in list(changes) if name not in ("step_sizes", "shares")
     }
     releases = dataclasses.replace(parts[index].releases, **of_releases)
-    parts[index] = dataclasses.replace(parts[index], releases=releases, **changes)
-    return dataclasses.replace(plan, parts=tuple(parts))
+    parts[index] = parts[index].replace(releases=releases, **changes)
+    return plan.replace(parts=tuple(parts))
 
 
 @pytest.mark.parametrize(
@@ -177,8 +172,8 @@ def test_what_a_phase_alone_refuses_is_refused_of_a_later_turn(changes, named):
 )
 def test_numbers_of_two_means_that_a_phase_alone_refuses_are_refused_of_a_turn(name, value):
     first, last = _plan("recentred", 2).parts
-    last = dataclasses.replace(last, releases=dataclasses.replace(last.releases, **{name: value}))
-    plan = dataclasses.replace(_plan("recentred", 2), parts=(first, last))
+    last = last.replace(releases=dataclasses.replace(last.releases, **{name: value}))
+    plan = _plan("recentred", 2).replace(parts=(first, last))
     with pytest.raises(ValueError, match=f"{name} must be"):
         _run(jax.random.key(0), plan, True)
     assert not np.isfinite(last.loss().rdp).any()
@@ -186,7 +181,7 @@ def test_numbers_of_two_means_that_a_phase_alone_refuses_are_refused_of_a_turn(n
 
 def test_phases_of_other_kinds_or_sizes_have_programs_of_their_own():
     def grouped(plan):
-        turns = _winsorized_turns.turns_of(plan.parts)
+        turns = _first_order_turns.of_similar_size(plan.parts)
         return [len(group) for group in _together.groups(plan.parts, turns, _data())]
 
     assert grouped(_plan()) == [3]
@@ -194,5 +189,5 @@ def test_phases_of_other_kinds_or_sizes_have_programs_of_their_own():
     assert grouped(_with(2, form="refined")) == [2, 1]
     assert grouped(_with(2, num_users=11)) == [3]
     assert grouped(_with(2, num_users=10)) == [2, 1]
-    nonconvex = dataclasses.replace(_plan().parts[0], method="nonconvex")
-    assert grouped(dataclasses.replace(_plan(), parts=(nonconvex, nonconvex))) == [1, 1]
+    nonconvex = _plan().parts[0].replace(reported="random")
+    assert grouped(_plan().replace(parts=(nonconvex, nonconvex))) == [1, 1]

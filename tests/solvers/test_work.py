@@ -4,7 +4,6 @@ The instrument is ``tests.support.operations``, which reads a traced program wit
 is itself held against the compiler's count where there are no loops.
 """
 
-import dataclasses
 import functools
 import math
 import time
@@ -287,7 +286,7 @@ def test_the_caller_may_know_items_and_gradients_better_than_the_plan():
         plan.work(items_per_user=0)
     with pytest.raises(ValueError, match="item_operations"):
         plan.work(item_operations=-1.0)
-    part = dataclasses.replace(plan, made_for=None)
+    part = plan.replace(made_for=None)
     assert part.floating_point_operations is None
     assert "floating_point_operations" not in str(part)
     with pytest.raises(ValueError, match="made_for"):

@@ -1,6 +1,5 @@
 """What the tests of ``langevin`` share: small problems, plans of them and edits."""
 
-import dataclasses
 import functools
 
 import jax
@@ -29,7 +28,7 @@ def plan_of(objective, **changes):
 
 
 def edited(plan, **changes):
-    return dataclasses.replace(plan, **changes)
+    return plan.replace(**changes)
 
 
 def noiseless(plan):

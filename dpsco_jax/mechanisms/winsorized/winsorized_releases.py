@@ -79,6 +79,21 @@ class WinsorizedReleases:
         require_choice("form", self.form, _ALL)
 
     @property
+    def population_size(self) -> int:
+        """N: everybody takes part in every step."""
+        return self.num_users
+
+    @property
+    def batch_size(self) -> int:
+        """N: everybody takes part in every step."""
+        return self.num_users
+
+    @property
+    def num_steps(self) -> int:
+        """T, one query each."""
+        return self.num_queries
+
+    @property
     def relation(self) -> NeighboringRelation:
         """Which data sets are neighbours: one user is replaced."""
         return NeighboringRelation.REPLACE_ONE

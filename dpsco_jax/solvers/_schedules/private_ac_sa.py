@@ -1,6 +1,6 @@
 """The schedule of private AC-SA: steps, batch, radius, step sizes and the bound they prove.
 
-What it computes: everything in ``private_ac_sa.Plan`` that follows from public numbers, in float64.
+What it computes: everything in a plan of ``private_ac_sa`` that follows from public numbers, in float64.
 
 Source: thesis, Theorem 1.3.1 (noise), Lemma 1.4.5, Theorems 1.4.9 and 1.4.11, read with the corrections
 named in ``private_ac_sa``; Ghadimi and Lan 2012 (the bounds of AC-SA). Write a = √(d·log(1/δ))/(εN), the
@@ -69,7 +69,7 @@ class Setting(NamedTuple):
 
 
 class StepSizes(NamedTuple):
-    """The numbers of a plan that sizes and noise determine; see ``private_ac_sa.Plan``."""
+    """The numbers of a plan that sizes and noise determine."""
 
     smoothness: float
     strong_convexity: float

@@ -12,7 +12,7 @@ offer:
   ``user_gradients``, ``assumes``, ``loss()``, ``event`` (what is released, under REPLACE_ONE) and
   ``excess_bound``: a proven bound on E[H(w) - min H], with H the objective plus the centred term, for any
   data and any start whose root-mean-square distance to the minimizer of H is at most ``problem.distance``;
-- ``solve(key, plan, objective, data, params, center)``, with ``Solution``.
+- ``solve(key, plan, objective, data, params, center=center)``, with ``Solution``.
 
 Formal guarantee: that of the joint event under REPLACE_ONE. Parts on blocks of users compose in parallel
 (``_sequence``), or, if asked for, in sequence, which is never less; parts on the same users always in
@@ -52,7 +52,15 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _planning, _sequence, _together, plans
+from dpsco_jax.solvers import (
+    _arguments,
+    _costs,
+    _first_order_turns,
+    _planning,
+    _sequence,
+    first_order,
+    plans,
+)
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.combinators import _composite_turns
 from dpsco_jax.solvers.solution import Solution
@@ -109,7 +117,7 @@ class Plan(MadeFor):
             distance=part.distance,
             parts=(part,),
             distances=(part.distance,),
-            strengths=(part.regularization,),
+            strengths=(part.pull,),
             center_shares=(1.0,),
             epsilon=part.epsilon,
             delta=part.delta,
@@ -224,14 +232,13 @@ def solve(
             lambda c, w: (share * c + (1 - share) * w).astype(w.dtype), center, start
         )
         if isinstance(part.plan, Plan):
-            return solve(inner, key, part.plan, objective, data, start, middle)
-        return inner(key, part.plan, objective, data, start, middle)
+            return solve(inner, key, part.plan, objective, data, start, center=middle)
+        return inner(key, part.plan, objective, data, start, center=middle)
 
     parts = _parts(plan)
-    inner_turns = _together.offered(inner)
     turns = None
-    if inner_turns is not None:
-        turns = _composite_turns.turns_of(inner_turns, center)
+    if inner is first_order.solve:
+        turns = _composite_turns.turns_of(_first_order_turns.INNER, center)
     return _sequence.run(
         key, parts, run, objective, data, params, plan.composition, plan.on_blocks, turns
     )

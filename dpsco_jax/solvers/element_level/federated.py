@@ -43,16 +43,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, first_order, plans
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, first_order, methods, plans
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
 from dpsco_jax.solvers.element_level._plan import UnitPlan
-from dpsco_jax.solvers.first_order import Method
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
 
@@ -172,8 +171,7 @@ def solve(
     if server is None:
         server = optax.scale(-plan.step_size)
     _checks.require_instance("server", server, optax.GradientTransformation)
-    steps = optax.chain(server, transforms.project(objective.domain))
-    method = Method(steps, lambda opt_state, params: params)
+    method = methods.Optax(server)
     update = _local_update(plan, objective, params)
     mean = _unit_updates.UnitUpdates(plan.releases, plan.clip_norm, plan.chunk_size, update)
     made = plan.unit_gradients * plan.local_steps * jax.tree.leaves(units.items)[0].shape[1]

@@ -8,12 +8,12 @@ Source: E (14), (20), Theorem 1, with correction N12: the print has no projectio
 which iterates leave the set on which the loss is defined.
 
 Formal guarantee: none by itself. ``noisy_sgd`` is a statistical procedure for study: g_k has no bound that is
-enforced, and nobody has accounted for it. The private form is ``method`` driven by a private mean: with
-``mean = user_level.sgd.plan(problem, budget, batch_size=1, sampling="fixed", ...).mean``, the call
-``first_order.run(key, mean, method(...), ...)`` clips the gradient of the one record of a step and covers it.
-By the plan's certificate it is private under replacement of a user (a user's loss is then the mean over the
-items), or, run on ``elements.as_units`` with n·K records, of a unit. The method is post-processing. Take the
-number of steps from the plan: its certificate is of so many, and of the run the loss in the ``Solution``.
+enforced, and nobody has accounted for it. The private form is ``methods.PowerSteps`` driven by a private
+mean: with ``mean = user_level.sgd.plan(problem, budget, batch_size=1, sampling="fixed", ...).mean``, the call
+``first_order.run(key, mean, PowerSteps(...), ...)`` clips the gradient of the one record of a step and covers
+it. By the plan's certificate it is private under replacement of a user (a user's loss is then the mean over
+the items), or, run on ``elements.as_units`` with n·K records, of a unit. The method is post-processing. Take
+the number of steps from the plan: its certificate is of so many, and of the run the loss in the ``Solution``.
 
 Theorem 1, of Θ compact and convex, w* in its interior, the loss smooth near it: with k/n → γ steps,
 √n(average - w*) → N(0, Q⁻¹(Σ + (Σ + σ²Σ_z)/γ)Q⁻¹), Q the Hessian of the population loss at w* and Σ the
@@ -36,14 +36,14 @@ Example:
 
     >>> from dpsco_jax import Budget, Problem
     >>> from dpsco_jax.problems import elements
-    >>> from dpsco_jax.solvers import first_order
+    >>> from dpsco_jax.solvers import first_order, methods
     >>> from dpsco_jax.solvers.user_level import sgd
     >>> units = elements.as_units(made.data)
     >>> records, items = units.mask.shape
     >>> problem = Problem(made.objective, num_users=records, dim=10)
     >>> sizes = {"batch_size": 1, "sampling": "fixed", "step_size": 1.0}  # not the method's step size
     >>> plan = sgd.plan(problem, Budget(4.0, 1e-5), num_steps=100, **sizes)
-    >>> steps = m_estimation.method(0.5, 0.6, made.objective.domain)
+    >>> steps = methods.PowerSteps(0.5, decay=0.6)
     >>> rest = made.objective, units, jnp.zeros(10), plan.num_steps, plan.user_gradients * items
     >>> private = first_order.run(jax.random.key(2), plan.mean, steps, *rest)
     >>> private.params.shape, plan.certificate().epsilon <= 4.0, plan.certificate().relation.name
@@ -58,18 +58,17 @@ import numpy as np
 import optax
 from jaxtyping import Float
 
-from dpsco_jax import _checks, transforms
-from dpsco_jax.geometry.domains import Domain
+from dpsco_jax import _checks
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.oracles import sampling
 from dpsco_jax.problems import elements, users
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import methods
 from dpsco_jax.solvers.element_level import aprox
-from dpsco_jax.solvers.first_order import Method
 
-__all__ = ["Averaged", "limit_covariance", "method", "noisy_sgd"]
+__all__ = ["Averaged", "limit_covariance", "noisy_sgd"]
 
 
 class Averaged(NamedTuple):
@@ -82,28 +81,6 @@ class Averaged(NamedTuple):
 
     average: Any
     last: Any
-
-
-def method(initial_step: Any, decay: Any, domain: Domain) -> Method:
-    """Projected steps of lengths α_0·k^(-β), k = 1, 2, ..., against what comes; their average is reported.
-
-    Args:
-        initial_step: α_0 > 0.
-        decay: β in (1/2, 1), for which the average has the law of Theorem 1.
-        domain: of the parameters.
-
-    Raises:
-        ValueError: an argument is out of its range.
-    """
-    _checks.require_positive("initial_step", initial_step)
-    _checks.require_within("decay", decay, 0.5, 1.0, open_low=True, open_high=True)
-    _checks.require_instance("domain", domain, Domain)
-    steps = optax.chain(
-        optax.scale_by_schedule(lambda count: -_length(initial_step, decay, count)),
-        transforms.project(domain),
-        transforms.average(0.0),
-    )
-    return Method(steps, transforms.average_eval_params)
 
 
 def noisy_sgd(
@@ -145,7 +122,8 @@ def noisy_sgd(
     num_steps = _checks.require_count("num_steps", num_steps)
     _checks.require_nonnegative("noise_stddev", noise_stddev)
     _checks.require_choice("model", model, aprox.MODELS)
-    made = method(initial_step, decay, objective.domain)
+    steps = methods.PowerSteps(initial_step, decay)
+    made = steps.on(objective.domain, num_steps)
     loss_of, records, slots = _record_loss(objective, data)
     smoothness = objective.smoothness
     if smoothness is not None:
@@ -165,7 +143,7 @@ def noisy_sgd(
         direction = aprox.mapping(
             loss,
             point,
-            _length(initial_step, decay, count),
+            steps.length(count),
             objective.domain,
             model,
             infimum=infimum,
@@ -222,11 +200,6 @@ def limit_covariance(
         )
     inside = own + (own + noise_stddev**2 * noise) / steps_per_record
     return np.linalg.solve(hessian, np.linalg.solve(hessian, inside).T)
-
-
-def _length(initial_step: Any, decay: Any, count: Any) -> Any:
-    """α_k of the step with ``count`` = k - 1 before it."""
-    return initial_step * (count + 1.0) ** (-decay)
 
 
 def _record_loss(objective: Objective, data: Any) -> tuple[Any, int, int]:

@@ -47,21 +47,18 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import optax
 
-from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, first_order, plans
+from dpsco_jax.solvers import _arguments, _plan_base, first_order, methods, plans
 from dpsco_jax.solvers.element_level import _releases, _unit_updates
 from dpsco_jax.solvers.element_level._plan import UnitPlan, default_step_size
 from dpsco_jax.solvers.element_level._releases import ElementReleases
-from dpsco_jax.solvers.first_order import Method
 from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Plan", "plan", "solve"]
@@ -79,7 +76,7 @@ class Plan(UnitPlan):
     """
 
     step_decay: str = static(choices=STEP_DECAYS)
-    averaging: str = static(choices=tuple(_averaged_steps.DECAY))
+    averaging: str = static(choices=methods.AVERAGING)
 
     def __str__(self) -> str:
         return plans.describe("element-level DP-SGD", self, self.remarks())
@@ -142,7 +139,7 @@ def plan(
     chunk_size = _checks.require_count("chunk_size", chunk_size)
     _releases.require_proven(sampling, relation, protects, cap)
     _checks.require_choice("step_decay", step_decay, STEP_DECAYS)
-    _checks.require_choice("averaging", averaging, tuple(_averaged_steps.DECAY))
+    _checks.require_choice("averaging", averaging, methods.AVERAGING)
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody, users = sampling == "full", problem.num_users
     size = users if everybody and batch_size is None else batch_size
@@ -205,16 +202,16 @@ def solve(
     """
     units = _unit_updates.as_rows(plan, data)
     _arguments.require_run(Plan, key, plan, objective, units, params, trace)
-    step_size = _step_size(plan)
+    method = methods.ProjectedSgd(plan.step_size, plan.averaging, plan.step_decay)
     update = None
     if not _unit_updates.is_whole_space(objective.domain, params):
-        update = _unit_updates.gradient_mapping(objective, step_size)
+        update = _unit_updates.gradient_mapping(objective, method.length)
     mean = _unit_updates.UnitUpdates(plan.releases, plan.clip_norm, plan.chunk_size, update)
     gradients = plan.unit_gradients * jax.tree.leaves(units.items)[0].shape[1]
     return first_order.run(
         key,
         mean,
-        _method(plan, step_size, objective),
+        method,
         objective,
         units,
         params,
@@ -222,23 +219,3 @@ def solve(
         gradients,
         trace=trace,
     )
-
-
-def _step_size(plan: Plan) -> Callable[[Any], Any]:
-    """η_t of the number t = 0, 1, ... of a step."""
-    if plan.step_decay == "none":
-        return lambda t: plan.step_size
-    return lambda t: plan.step_size / jnp.sqrt(t + 1.0)
-
-
-def _method(plan: Plan, step_size: Callable[[Any], Any], objective: Objective) -> Method:
-    decay = _averaged_steps.DECAY[plan.averaging]
-    if plan.step_decay == "none":
-        return first_order.projected_sgd(plan.step_size, objective.domain, decay)
-    steps = [
-        optax.scale_by_schedule(lambda t: -step_size(t)),
-        transforms.project(objective.domain),
-    ]
-    if decay is None:
-        return Method(optax.chain(*steps), lambda opt_state, params: params)
-    return Method(optax.chain(*steps, transforms.average(decay)), transforms.average_eval_params)

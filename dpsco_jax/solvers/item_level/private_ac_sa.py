@@ -39,23 +39,16 @@ Example:
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _together, first_order
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
-from dpsco_jax.solvers.item_level import _private_ac_sa_turns
-from dpsco_jax.solvers.item_level._private_ac_sa_plan import Plan
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.plans import Remarks
 
-__all__ = ["Plan", "plan", "solve"]
+__all__ = ["plan", "solve"]
 
 
 @_plan_base.remembers
@@ -71,7 +64,7 @@ def plan(
     accountant: str = "pld",
     chunk_size: int = 64,
     regularization: float = 0.0,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
@@ -136,7 +129,7 @@ def plan(
         regularization=regularization,
     )
 
-    def under(policy: str) -> Plan:
+    def under(policy: str) -> FirstOrder:
         steps, batch = schedule.sizes(setting, policy, num_steps, batch_size)
         if paper:
             multiplier = schedule.paper_noise_multiplier(setting, steps, batch)
@@ -145,21 +138,29 @@ def plan(
                 budget.epsilon, budget.delta, accountant
             )
         numbers = schedule.step_sizes(setting, policy, steps, batch, multiplier)
-        return Plan(
-            num_users=num_users,
+        releases = GaussianReleases(num_users, batch, steps, "fixed", multiplier, budget.delta)
+        radius = numbers.smoothing_radius if numbers.smoothing_radius > 0 else None
+        reach = numbers.smoothing_radius
+        within = f"losses are convex and {clip:.4g}-Lipschitz within {reach:.3g} of the domain"
+        return FirstOrder(
+            title="private AC-SA",
             dim=problem.dim,
-            num_steps=steps,
-            batch_size=batch,
-            constants=constants,
-            smoothed=numbers.smoothing_radius > 0,
-            chunk_size=chunk_size,
-            noise_multiplier=multiplier,
-            clip_norm=clip,
+            mean=means.Clipped(chunk_size, "user", releases, clip, radius),
+            method=methods.AcSa(numbers.smoothness, numbers.strong_convexity),
+            pull=numbers.regularization,
             epsilon=budget.epsilon,
             delta=budget.delta,
-            distance=distance,
-            bounds_regularized=regularization > 0,
-            **numbers._asdict(),
+            excess_bound=numbers.excess_bound,
+            details={"distance": distance},
+            remarks=Remarks(
+                [
+                    ("constants", constants),
+                    ("policy", policy),
+                    ("excess_of_doing_nothing", f"at most {clip * distance:.5g}"),
+                ]
+            ),
+            premises=Remarks([within]),
+            promised_relation=_planning.REPLACE_ONE,
         )
 
     if policy == "strongly_convex":
@@ -167,42 +168,3 @@ def plan(
     policies = schedule.candidates(setting) if policy == "auto" else (policy,)
     best = min(map(under, policies), key=lambda candidate: candidate.excess_bound)
     return best if clip >= lipschitz else dataclasses.replace(best, excess_bound=math.inf)
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData | StoredUsers,
-    params: Any,
-    center: Any = None,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
-        params: the starting point; projected onto the domain.
-        center: of the added regularization, a public point; the starting point if left out.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or ``center`` is no real
-            floating tree of the shape of the parameters.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
-    if center is not None:
-        _arguments.require_like("center", center, params)
-    method = first_order.ac_sa(plan.smoothness, plan.strong_convexity, objective.domain)
-    pull = first_order.Pull(plan.regularization, center)
-    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
-    )
-
-
-_together.offer(solve, _private_ac_sa_turns.TURNS)

@@ -41,96 +41,23 @@ Example:
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import dimension_free
-from dpsco_jax.solvers import _arguments, _plan_base, first_order, means, plans
-from dpsco_jax.solvers._by_mean import ByMean
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import regularized_sgd as schedule
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.plans import Remarks
 
-__all__ = ["Plan", "plan", "solve"]
+__all__ = ["plan", "solve"]
 
 _SAMPLING = ("single", "full")
 _FULL_STEPS = 200
 _MOST_STEPS = 2**31 - 1
-
-
-@pytree
-class Plan(ByMean):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        num_users: n.
-        dim: number of parameters.
-        num_steps: T.
-        sampling: ``"single"``, one user a step, or ``"full"``, everybody.
-        rank: k, in which gradients are thought to be long; of the bound only.
-        risk: what ``excess_bound`` bounds, ``"empirical"`` or ``"population"``.
-        chunk_size: users whose gradients are held at once.
-        noise_multiplier: σ over 2·``clip_norm``, by which one user moves the sum; half of the thesis's σ.
-        clip_norm: bound on a user's gradient.
-        step_size: η.
-        regularization: α, the strength of the pull to the start.
-        epsilon: ε of the budget that the noise was calibrated for.
-        delta: δ of that budget.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    num_users: int = static()
-    dim: int = static()
-    num_steps: int = static()
-    sampling: str = static(choices=_SAMPLING)
-    rank: int = static()
-    risk: str = static(choices=schedule.RISKS)
-    chunk_size: int = static()
-    noise_multiplier: Number
-    clip_norm: Number
-    step_size: Number
-    regularization: Number
-    epsilon: Number
-    delta: Number
-    excess_bound: Number
-
-    @property
-    def batch_size(self) -> int:
-        """Users of a step: one of them, or all."""
-        return 1 if self.sampling == "single" else self.num_users
-
-    @property
-    def mean(self) -> means.Clipped:
-        """Of the users' gradients of a step."""
-        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
-
-    @property
-    def releases(self) -> GaussianReleases:
-        """The private releases of the run."""
-        return GaussianReleases(
-            population_size=self.num_users,
-            batch_size=self.batch_size,
-            num_steps=self.num_steps,
-            sampling="fixed",
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-        )
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run."""
-        return self.num_steps * self.batch_size
-
-    def __str__(self) -> str:
-        return plans.describe("DP-SGD pulled to its start", self)
 
 
 @_plan_base.remembers
@@ -149,7 +76,7 @@ def plan(
     constants: str = "tight",
     accountant: str = "pld",
     chunk_size: int = 64,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments, calibrates the noise and chooses the numbers. All of them are public.
 
     Args:
@@ -177,15 +104,11 @@ def plan(
     _checks.require_choice("sampling", sampling, _SAMPLING)
     _checks.require_choice("risk", risk, schedule.RISKS)
     _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
     users, dim = problem.num_users, problem.dim
     if num_steps is None:
         theirs = users**2 + math.ceil(dim * math.log2(dim) ** 2)
         num_steps = _FULL_STEPS if sampling == "full" else theirs
     num_steps = _checks.require_integer("num_steps", num_steps, 1, _MOST_STEPS)
-    clip_norm = problem.lipschitz if clip_norm is None else clip_norm
-    clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
     if coefficients is None:
         known = np.append(np.full(dim, problem.lipschitz), 0.0)
     else:
@@ -200,15 +123,21 @@ def plan(
     if step_size is not None:
         step_size = _checks.require_real("step_size", step_size, 0)
 
-    batch = users if sampling == "full" else 1
-    multiplier = fixed_size(users, batch, num_steps).noise_multiplier(
-        budget.epsilon, budget.delta, accountant
+    mean = means.clipped(
+        problem,
+        budget,
+        num_steps=num_steps,
+        batch_size=users if sampling == "full" else 1,
+        sampling="fixed",
+        clip_norm=clip_norm,
+        accountant=accountant,
+        chunk_size=chunk_size,
     )
     setting = schedule.Setting(
         coefficients=known,
-        lipschitz=clip_norm,
+        lipschitz=mean.clip_norm,
         distance=problem.require_distance(),
-        stddev=2 * multiplier * clip_norm / batch,
+        stddev=mean.noise_stddev(dim),
         num_steps=num_steps,
         num_users=users,
         risk=risk,
@@ -220,52 +149,18 @@ def plan(
     objective = problem.objective
     # A gradient that is clipped is one of another function, and the proof knows no projection and no ridge.
     covered = (
-        clip_norm >= problem.lipschitz and not objective.ridge and math.isinf(problem.diameter)
+        mean.clip_norm >= problem.lipschitz and not objective.ridge and math.isinf(problem.diameter)
     )
-    return Plan(
-        num_users=users,
+    return FirstOrder(
+        title="DP-SGD pulled to its start",
         dim=dim,
-        num_steps=num_steps,
-        sampling=sampling,
-        rank=numbers.rank,
-        risk=risk,
-        chunk_size=chunk_size,
-        noise_multiplier=multiplier,
-        clip_norm=clip_norm,
-        step_size=numbers.step_size,
-        regularization=numbers.regularization,
+        mean=mean,
+        method=methods.ProjectedSgd(numbers.step_size),
+        pull=numbers.regularization,
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=numbers.excess_bound if covered else math.inf,
-    )
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: the starting point, to which the pull goes; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    method = first_order.projected_sgd(plan.step_size, objective.domain)
-    pull = first_order.Pull(plan.regularization)
-    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
+        details={"rank": float(numbers.rank)},
+        remarks=Remarks([("bounds the risk", risk)]),
+        promised_relation=_planning.REPLACE_ONE,
     )

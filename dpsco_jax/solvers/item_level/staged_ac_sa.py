@@ -35,76 +35,16 @@ Example:
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import jax
 import numpy as np
 
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, means, plans
-from dpsco_jax.solvers._by_mean import ByMean
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.transforms import balanced_smoothness
 
-__all__ = ["Plan", "plan", "solve"]
-
-
-@pytree
-class Plan(ByMean):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        dim: number of parameters.
-        lengths: T_k, steps of each stage.
-        chunk_size: users whose gradients are held at once.
-        releases: of all steps.
-        clip_norm: G, the bound on a user's gradient.
-        smoothness: Γ_k of each stage, ``[stages]``.
-        epsilon: ε of the budget.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    dim: int = static()
-    lengths: tuple[int, ...] = static()
-    chunk_size: int = static()
-    releases: GaussianReleases
-    clip_norm: Number
-    smoothness: Number
-    epsilon: Number
-    excess_bound: Number
-
-    def __post_init__(self) -> None:
-        _planning.require_replacement(self.releases)
-
-    @property
-    def num_users(self) -> int:
-        """N."""
-        return self.releases.population_size
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run."""
-        return self.releases.num_steps * self.releases.batch_size
-
-    @property
-    def delta(self) -> Number:
-        """δ of the budget."""
-        return self.releases.delta
-
-    @property
-    def mean(self) -> means.Clipped:
-        """Of the users' gradients of a step."""
-        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
-
-    def __str__(self) -> str:
-        return plans.describe("private AC-SA in stages", self)
+__all__ = ["plan", "solve"]
 
 
 @_plan_base.remembers
@@ -118,7 +58,7 @@ def plan(
     clip_norm: float | None = None,
     accountant: str = "pld",
     chunk_size: int = 64,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments, sets the stages and calibrates the noise. All of them are public.
 
     Args:
@@ -138,31 +78,34 @@ def plan(
     objective, users = problem.objective, problem.num_users
     smooth = objective.smoothness is not None
     _checks.require(smooth, "problem.objective.smoothness", None, "given: the loss must be smooth")
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
     num_stages = _checks.require_integer("num_stages", num_stages, 1, 30)
     num_steps = _checks.require_integer("num_steps", num_steps, 2**num_stages - 1)
-    batch = users if batch_size is None else batch_size
-    batch = _checks.require_integer("batch_size", batch, 1, users)
-    clip = problem.lipschitz if clip_norm is None else clip_norm
-    clip = _checks.require_real("clip_norm", clip, 0)
-    multiplier = fixed_size(users, batch, num_steps).noise_multiplier(
-        budget.epsilon, budget.delta, accountant
+    mean = means.clipped(
+        problem,
+        budget,
+        num_steps=num_steps,
+        batch_size=users if batch_size is None else batch_size,
+        sampling="fixed",
+        clip_norm=clip_norm,
+        accountant=accountant,
+        chunk_size=chunk_size,
     )
+    batch, clip = mean.releases.batch_size, mean.clip_norm
     sampling_error = clip**2 / batch if batch < users else 0.0
-    variance = sampling_error + problem.dim * (2 * clip * multiplier / batch) ** 2
     lengths = [num_steps * 2**k // (2**num_stages - 1) for k in range(num_stages)]
     lengths[-1] += num_steps - sum(lengths)
+    variance = sampling_error + problem.dim * mean.noise_stddev(problem.dim) ** 2
     smoothness, bound = _stages(problem, variance, lengths)
-    return Plan(
+    return FirstOrder(
+        title="private AC-SA in stages",
         dim=problem.dim,
-        lengths=tuple(lengths),
-        chunk_size=chunk_size,
-        releases=GaussianReleases(users, batch, num_steps, "fixed", multiplier, budget.delta),
-        clip_norm=clip,
-        smoothness=np.array(smoothness),
+        mean=mean,
+        method=methods.StagedAcSa(np.array(smoothness), tuple(lengths)),
+        pull=None,
         epsilon=budget.epsilon,
+        delta=budget.delta,
         excess_bound=bound if clip >= problem.lipschitz else math.inf,
+        promised_relation=_planning.REPLACE_ONE,
     )
 
 
@@ -183,34 +126,3 @@ def _stages(problem: Problem, variance: float, lengths: list[int]) -> tuple[list
         distance = min(distance, nearer, problem.diameter)
         parameters.append(gamma)
     return parameters, bound
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData | StoredUsers,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
-    method = first_order.staged_ac_sa(plan.smoothness, plan.lengths, objective.domain)
-    steps, items = plan.releases.num_steps, jax.tree.leaves(data.items)[0].shape[1]
-    gradients = plan.user_gradients * items
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, steps, gradients, trace=trace
-    )

@@ -125,16 +125,19 @@ def item_sgd(p: Setting, plan: Any) -> float:
 
 def winsorized_erm(p: Setting, plan: Any) -> float:
     """Prediction for ``winsorized_erm``: an average of the steps of its schedule."""
-    phase = plan.phase
-    steps, shares = np.asarray(phase.step_sizes, float), np.asarray(phase.shares, float)
+    steps, shares = np.asarray(plan.step_sizes, float), np.asarray(plan.shares, float)
     response = descent.scheduled(p.nominal.hessian(), steps, shares)
-    return risk(p, response, float(phase.releases.noise_stddev) ** 2)
+    return risk(p, response, float(plan.noise_stddev) ** 2)
 
 
 def ac_sa(p: Setting, plan: Any) -> float:
     """Prediction for ``private_ac_sa``."""
-    clip, batch, radius = float(plan.clip_norm), plan.batch_size, float(plan.smoothing_radius)
-    added, model = float(plan.regularization), p.nominal
+    clip, batch, radius = (
+        float(plan.clip_norm),
+        plan.batch_size,
+        float(plan.smoothing_radius or 0.0),
+    )
+    added, model = float(plan.pull), p.nominal
     hessian = model.hessian(clip)
     response = descent.ac_sa(
         hessian + added, float(plan.smoothness), float(plan.strong_convexity), plan.num_steps

@@ -44,14 +44,23 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means, plans
+from dpsco_jax.solvers import (
+    _arguments,
+    _first_order_turns,
+    _plan_base,
+    _planning,
+    _sequence,
+    first_order,
+    means,
+    plans,
+)
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
-from dpsco_jax.solvers.user_level import _accelerated_turns, accelerated_sgd
+from dpsco_jax.solvers.user_level import accelerated_sgd
 
 
 @pytree
@@ -61,7 +70,7 @@ class Plan(_sequence.OnBlocks, MadeFor):
     Attributes:
         num_users: n, of all phases; users beyond those of the phases are not touched.
         constants: ``"tight"`` or ``"paper"``.
-        parts: an ``accelerated_sgd.Plan`` each, in their order; leaves may be batched.
+        parts: a ``first_order.FirstOrder`` each, in their order; leaves may be batched.
         epsilon: ε of the budget, of each phase and so of all.
         delta: δ of the budget, of each phase and so of all.
         distance: R.
@@ -75,11 +84,6 @@ class Plan(_sequence.OnBlocks, MadeFor):
     delta: Number
     distance: Number
     excess_bound: Number
-
-    @property
-    def item_gradients(self) -> int:
-        """mΣT·K."""
-        return sum(part.item_gradients for part in self.parts)
 
     @property
     def assumes(self) -> tuple[str, ...]:
@@ -204,7 +208,7 @@ def plan(
         accelerated_sgd.of_size(setting, size, request, chunk_size, stddev)
         for size, stddev in zip(sizes, stddevs, strict=True)
     )
-    pieces = [bounds.Phase(p.num_users, p.regularization, p.gap_bound) for p in phases]
+    pieces = [bounds.Phase(p.num_users, p.pull, p.gap_bound) for p in phases]
     risk = float(bounds.excess_risk(setting, pieces))
     risk = bounds.with_failure(setting, risk, sum(p.failure for p in phases))
     return Plan(num_users, constants, phases, budget.epsilon, budget.delta, distance, risk)
@@ -234,6 +238,5 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    turns = _accelerated_turns.TURNS
-    solver = accelerated_sgd.solve
+    turns, solver = _first_order_turns.TURNS, first_order.solve
     return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

@@ -12,7 +12,7 @@ AC-SA's query point; the aggregate is what is reported, also after a halt. AC-SA
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for all points of the run and the step
 at which it halts: Gaussians on tested means (``privacy.concentrated``), or with ``mean=means.Clipped``
 on the mean of clipped gradients. Data may be anything. Assumed: the key, the batches and the noisy threshold
-stay secret, and w₀ is public. Utility: ``Plan.excess_bound``, see ``accelerated_bounds``, for independent
+stay secret, and w₀ is public. Utility: ``excess_bound``, see ``accelerated_bounds``, for independent
 users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
 
 Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and memory of K user gradients.
@@ -32,20 +32,17 @@ Example:
     ((3,), 0, True)
 """
 
-from typing import Any
-
-import jax
-
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
+from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, means
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
-from dpsco_jax.solvers.user_level._accelerated_plan import Plan
+
+__all__ = ["of_size", "plan", "solve"]
 
 
 @_plan_base.remembers
@@ -64,7 +61,7 @@ def plan(
     failure: float = 1e-3,
     outlier_share: float = 0.0,
     chunk_size: int = 64,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments, sets what is left out and calibrates the noise. All of them are public.
 
     Args:
@@ -132,7 +129,7 @@ def of_size(
     request: noise.Request,
     chunk_size: int,
     printed_stddev: float | None = None,
-) -> Plan:
+) -> FirstOrder:
     """The plan of a phase of which all sizes are known: noise, failure probability and bounds.
 
     Raises:
@@ -151,61 +148,39 @@ def of_size(
     phase = bounds.Phase(size.num_users, size.regularization, gap)
     risk = float(bounds.excess_risk(setting, [phase]))
     smoothness, convexity = map(float, setting.curvature(size.regularization))
-    return Plan(
-        items_per_user=setting.items_per_user,
+    shift = setting.smoothing_radius if setting.smoothing_radius > 0 else None
+    mean: means.Clipped | means.OutlierRemoved
+    if isinstance(found.releases, GaussianReleases):
+        mean = means.Clipped(chunk_size, "item", found.releases, setting.lipschitz, shift)
+    else:
+        mean = means.OutlierRemoved(
+            chunk_size=chunk_size,
+            reach=found.reach,
+            shift="item",
+            releases=found.releases,
+            score_radius=2 * found.radius,
+            clip_norm=setting.lipschitz,
+            smoothing_radius=shift,
+        )
+    return FirstOrder(
+        title="accelerated user-level SGD",
         dim=setting.dim,
-        stage_length=size.stage_length,
-        smoothed=setting.smoothing_radius > 0,
-        chunk_size=chunk_size,
-        reach=found.reach,
-        releases=found.releases,
-        radius=found.radius,
-        other_stddev=found.other_stddev,
-        clip_norm=setting.lipschitz,
-        regularization=size.regularization,
-        smoothness=smoothness,
-        strong_convexity=convexity,
-        smoothing_radius=setting.smoothing_radius,
+        mean=mean,
+        method=methods.AcSa(smoothness, convexity, size.stage_length),
+        pull=size.regularization,
         epsilon=setting.epsilon,
         delta=setting.delta,
-        failure=found.failure,
-        gap_bound=gap,
         excess_bound=bounds.with_failure(setting, risk, found.failure),
-    )
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    trace: Any = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: the starting point, public, and centre of the regularizer; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Returns:
-        The aggregate of AC-SA; that of the last step before the halt, with status HALTED, where a test
-        failed: the starting point, bit for bit, if it was the first.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    method = first_order.ac_sa(
-        plan.smoothness, plan.strong_convexity, objective.domain, plan.stage_length
-    )
-    pull = first_order.Pull(plan.regularization)
-    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, pull, trace
+        details={
+            "other_stddev": found.other_stddev,
+            "failure": found.failure,
+            "gap_bound": gap,
+        },
+        premises=Remarks(
+            [
+                f"users are independent, with {setting.items_per_user} i.i.d. items each",
+                f"losses are convex and {setting.lipschitz:.4g}-Lipschitz",
+            ]
+        ),
+        promised_relation=_planning.REPLACE_ONE,
     )

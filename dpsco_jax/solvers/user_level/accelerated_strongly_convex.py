@@ -65,11 +65,6 @@ class Plan(_sequence.OnBlocks, MadeFor):
     excess_bound: Number
 
     @property
-    def item_gradients(self) -> int:
-        """mΣT·K."""
-        return sum(part.item_gradients for part in self.parts)
-
-    @property
     def assumes(self) -> tuple[str, ...]:
         """What the bound on the excess risk assumes; privacy assumes none of it."""
         return self.parts[0].assumes

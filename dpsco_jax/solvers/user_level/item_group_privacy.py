@@ -59,6 +59,7 @@ from dpsco_jax.solvers import (
     _planning,
     first_order,
     means,
+    methods,
     plans,
 )
 from dpsco_jax.solvers._plan_base import MadeFor
@@ -283,7 +284,7 @@ def solve(
     slots = jax.tree.leaves(data.items)[0].shape[1]
     planned = f"of plan.items_per_user = {plan.items_per_user} slots"
     _checks.require(slots == plan.items_per_user, "data", slots, planned)
-    method = first_order.projected_sgd(plan.step_size, objective.domain)
+    method = methods.ProjectedSgd(plan.step_size)
     found = first_order.run(
         key,
         plan.mean,

@@ -19,6 +19,9 @@ convex loss, clip_norm ≥ its Lipschitz constant and k items for every user: E 
 1/(2T))·R·√(V/T), V = clip_norm²·(1 + (1 - q)/B) + dim·(σ·clip_norm/B)². Users with fewer items weigh less: F
 is the sum over all items over N·k.
 
+Data are taken only with exactly k slots a user, and with N users. A slot without an item adds nothing, and so
+does an item whose gradient is not finite.
+
 Cost: num_steps·batch_size item gradients, in expectation; memory of one chunk of item gradients. A
 calibration by ``"pld"`` takes several seconds.
 
@@ -37,88 +40,165 @@ Example:
     ((3,), 0, True)
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import ACCOUNTANTS
+from dpsco_jax.oracles import sampling, user_gradients
+from dpsco_jax.privacy.item_sampling import PoissonItems
+from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianSteps
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, first_order, plans
-from dpsco_jax.solvers._by_mean import ByMean
-from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _sampled_items
-from dpsco_jax.solvers.user_level._sampled_items import ItemReleases, SampledItems
+from dpsco_jax.solvers import (
+    _arguments,
+    _averaged_steps,
+    _costs,
+    _plan_base,
+    _planning,
+    methods,
+)
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.means import Opened
+from dpsco_jax.solvers.work import Work
 
-__all__ = ["Plan", "plan", "solve"]
+__all__ = ["ItemReleases", "SampledItems", "plan", "solve"]
+
+_SECRET = "the key and the items sampled in each step stay secret"
+RELATIONS = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
 
 
 @pytree
-class Plan(ByMean):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
+class ItemReleases:
+    """Gaussian releases of sums over sampled items; sizes are static, numbers leaves.
 
     Attributes:
         num_users: N.
-        items_per_user: k, item slots of a user in the data: the most items that a user has.
-        dim: number of parameters.
+        items_per_user: k, the most items that a user has.
+        batch_size: B, the expected number of items of a step if nobody has fewer than k.
         num_steps: T.
-        batch_size: B, the expected number of items of a step, N·k times the rate.
         relation: ADD_OR_REMOVE_ONE or REPLACE_SPECIAL, of a user with all items.
-        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
-        chunk_size: items whose gradients are held at once.
-        noise_multiplier: σ over ``clip_norm``, which is how far ONE item moves the sum.
-        clip_norm: bound on an item's gradient.
-        step_size: η.
-        epsilon: ε of the budget that the noise was calibrated for.
-        delta: δ of that budget.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
+        noise_multiplier: σ over the clip norm of an item.
+        delta: δ of the certificate.
     """
 
     num_users: int = static()
     items_per_user: int = static()
-    dim: int = static()
-    num_steps: int = static()
     batch_size: int = static()
+    num_steps: int = static()
     relation: NeighboringRelation = static()
-    averaging: str = static(choices=tuple(_averaged_steps.DECAY))
-    chunk_size: int = static()
     noise_multiplier: Number
-    clip_norm: Number
-    step_size: Number
-    epsilon: Number
     delta: Number
-    excess_bound: Number
 
     @property
-    def mean(self) -> SampledItems:
-        """Of the gradients of the items of a step."""
-        return SampledItems(self.chunk_size, self.releases, self.clip_norm)
+    def population_size(self) -> int:
+        """N."""
+        return self.num_users
 
     @property
-    def releases(self) -> ItemReleases:
-        """The private releases of the run."""
-        return ItemReleases(
-            num_users=self.num_users,
-            items_per_user=self.items_per_user,
-            batch_size=self.batch_size,
-            num_steps=self.num_steps,
-            relation=self.relation,
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
+    def steps(self) -> GaussianSteps:
+        """Who takes part in the steps, and how many there are.
+
+        Raises:
+            ValueError: if a size is out of range, or nothing is proven under the relation.
+        """
+        users = _checks.require_count("num_users", self.num_users)
+        items = _checks.require_count("items_per_user", self.items_per_user)
+        slots = users * items
+        batch = _checks.require_integer("batch_size", self.batch_size, 1, slots)
+        num_steps = _checks.require_count("num_steps", self.num_steps)
+        _checks.require_relation("relation", self.relation, RELATIONS)
+        return GaussianSteps(PoissonItems(batch / slots, items), self.relation, num_steps)
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What all releases cost, as the ledger of ``privatize`` will have it."""
+        return self.steps.loss(self.noise_multiplier)
+
+    def certificate(self) -> privacy.Certificate:
+        """The guarantee of the run, for a user whole.
+
+        Raises:
+            ValueError: if a number is out of its range, or is an array, of a batch of plans.
+        """
+        _checks.require_real("noise_multiplier", self.noise_multiplier, 0.0, closed=True)
+        made = self.steps.certificate(self.noise_multiplier, self.delta)
+        differ = f"neighbours differ in one user, with at most {self.items_per_user} items"
+        return made._replace(assumptions=(_SECRET, differ))
+
+
+@pytree
+class SampledItems:
+    """Gradients of sampled items clipped one by one, summed, divided by a public number.
+
+    Attributes:
+        chunk_size: items whose gradients are held at once.
+        releases: sampling, relation and noise of all steps.
+        clip_norm: C, of an item.
+    """
+
+    chunk_size: int = static()
+    releases: ItemReleases
+    clip_norm: Number
+
+    items_per_record = 1
+    """What is drawn is an item, and no user."""
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
+        return _planning.bounded_loss(self.clip_norm, self.noise_stddev(1), self.releases)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
+        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev(1))
+        return self.releases.certificate()
+
+    def noise_stddev(self, dim: int) -> Any:
+        """σ of the noise on each coordinate of the mean, whatever their number ``dim``.
+
+        Raises:
+            ValueError: if a size of the releases is out of range.
+        """
+        del dim
+        self.releases.steps  # noqa: B018 (a plan may have been edited to a size of 0)
+        return self.releases.noise_multiplier * self.clip_norm / self.releases.batch_size
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs: every item is drawn, and clipped, by itself."""
+        drawn = self.releases.batch_size
+        slots = self.releases.num_users * self.releases.items_per_user
+        summed = _costs.clipped_sum(drawn, item._replace(slots=1))
+        return _costs.poisson_sample(slots, drawn) + summed + _costs.release(item.dim)
+
+    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of users, or of slots, that the releases are for.
+        """
+        _planning.require_accounted(self.releases.num_users, data)
+        scheme, relation, _ = self.releases.steps
+        _require_slots(self.releases.items_per_user, data)
+        total = self.releases.num_users * self.releases.items_per_user
+        # Every slot is a user with one item: drawn, and clipped, by itself.
+        items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
+        rate = float(np.asarray(scheme.probability))  # type: ignore[union-attr]
+        oracle, rows = user_gradients.clipped_sum_oracle(
+            objective,
+            items,
+            start,
+            self.clip_norm,
+            lambda draw_key: sampling.poisson(draw_key, total, rate),
+            self.chunk_size,
         )
-
-    @property
-    def item_gradients(self) -> int:
-        """Item gradients of the whole run, empty slots included; their expected number."""
-        return self.num_steps * self.batch_size
-
-    def __str__(self) -> str:
-        return plans.describe("item-sampled DP-SGD, for users", self)
+        aggregate = transforms.summed_contributions(
+            self.clip_norm, self.releases.batch_size, relation
+        )
+        release = transforms.privatize(aggregate, key, self.releases.noise_multiplier, scheme)
+        return Opened(oracle, rows, release)
 
 
 @_plan_base.remembers
@@ -134,7 +214,7 @@ def plan(
     accountant: str = "pld",
     chunk_size: int = 64,
     relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
@@ -156,9 +236,9 @@ def plan(
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
     num_steps = _checks.require_count("num_steps", num_steps)
     chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("averaging", averaging, tuple(_averaged_steps.DECAY))
+    _checks.require_choice("averaging", averaging, methods.AVERAGING)
     _checks.require_choice("accountant", accountant, ACCOUNTANTS)
-    _checks.require_relation("relation", relation, _sampled_items.RELATIONS)
+    _checks.require_relation("relation", relation, RELATIONS)
     slots = problem.num_users * problem.items_per_user
     batch_size = _checks.require_integer("batch_size", batch_size, 1, slots)
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm
@@ -166,69 +246,31 @@ def plan(
     sizes = (problem.num_users, problem.items_per_user, batch_size, num_steps, relation)
     steps = ItemReleases(*sizes, noise_multiplier=1.0, delta=budget.delta).steps
     multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
+    mean = SampledItems(chunk_size, ItemReleases(*sizes, multiplier, budget.delta), clip_norm)
     step_size, excess_bound = _averaged_steps.step_and_bound(
         problem,
         num_steps=num_steps,
         batch_size=batch_size,
         rate=batch_size / slots,
         clip_norm=clip_norm,
-        noise_stddev=multiplier * clip_norm / batch_size,
+        noise_stddev=mean.noise_stddev(problem.dim),
         step_size=step_size,
         averaging=averaging,
     )
-    return Plan(
-        num_users=problem.num_users,
-        items_per_user=problem.items_per_user,
+    return FirstOrder(
+        title="item-sampled DP-SGD, for users",
         dim=problem.dim,
-        num_steps=num_steps,
-        batch_size=batch_size,
-        relation=relation,
-        averaging=averaging,
-        chunk_size=chunk_size,
-        noise_multiplier=multiplier,
-        clip_norm=clip_norm,
-        step_size=step_size,
+        mean=mean,
+        method=methods.ProjectedSgd(step_size, averaging),
+        pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=excess_bound,
     )
 
 
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling. Its loss is that of an item.
-        data: with ``plan.num_users`` users and ``plan.items_per_user`` item slots.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users, of item slots or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    _sampled_items.require_slots(plan.items_per_user, data)
-    method = first_order.projected_sgd(
-        plan.step_size, objective.domain, _averaged_steps.DECAY[plan.averaging]
-    )
-    return first_order.run(
-        key,
-        plan.mean,
-        method,
-        objective,
-        data,
-        params,
-        plan.num_steps,
-        plan.item_gradients,
-        trace=trace,
-    )
+def _require_slots(items_per_user: int, data: UserData) -> None:
+    """``ValueError`` unless every user has as many slots as items were accounted for: never more."""
+    found = sorted({leaf.shape[1] for leaf in jax.tree.leaves(data)})
+    good = found == [items_per_user]
+    _checks.require(good, "data", found, f"of {items_per_user} item slots a user, as accounted for")

@@ -42,10 +42,19 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, plans
+from dpsco_jax.solvers import (
+    _arguments,
+    _first_order_turns,
+    _plan_base,
+    _planning,
+    _sequence,
+    first_order,
+    plans,
+)
 from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _multipass_turns, multipass_sgd
+from dpsco_jax.solvers.user_level import multipass_sgd
 
 
 @pytree
@@ -69,11 +78,6 @@ class Plan(_sequence.OnBlocks, MadeFor):
     epsilon: Number
     delta: Number
     excess_bound: Number
-
-    @property
-    def item_gradients(self) -> int:
-        """Item gradients of the whole run."""
-        return sum(part.item_gradients for part in self.parts)
 
     @property
     def assumes(self) -> tuple[str, ...]:
@@ -143,7 +147,7 @@ def plan(
         farthest = min(farthest, 2 * problem.lipschitz / convexity)
     first = min(problem.farthest, farthest)
 
-    def block(size: int, distance: float) -> multipass_sgd.Plan:
+    def block(size: int, distance: float) -> FirstOrder:
         return multipass_sgd.plan(
             dataclasses.replace(problem, num_users=size, distance=distance),
             budget,
@@ -220,5 +224,5 @@ def solve(
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    solver, turns = multipass_sgd.solve, _multipass_turns.TURNS
-    return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)
+    turns = _first_order_turns.TURNS
+    return _sequence.run(key, plan.parts, first_order.solve, objective, data, params, turns=turns)

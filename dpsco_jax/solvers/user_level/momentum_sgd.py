@@ -32,41 +32,16 @@ Example:
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
 
-import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, plans
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.user_level import sgd
 
-__all__ = ["Plan", "plan", "solve"]
-
-_STEP_DECAYS = ("linear", "none")
-
-
-@pytree
-class Plan(sgd.Plan):
-    """What ``solve`` will do: the plan of ``sgd``, whose releases are the same, and how steps are made.
-
-    Attributes:
-        step_decay: ``"linear"`` or ``"none"``.
-        momentum: β.
-    """
-
-    step_decay: str = static(choices=_STEP_DECAYS)
-    momentum: Number
-
-    def __str__(self) -> str:
-        return plans.describe("user-level DP-SGD with momentum", self)
+__all__ = ["plan", "solve"]
 
 
 @_plan_base.remembers
@@ -84,7 +59,7 @@ def plan(
     accountant: str = "pld",
     chunk_size: int = 64,
     relation: NeighboringRelation | None = None,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
@@ -107,7 +82,7 @@ def plan(
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
     _checks.require_within("momentum", momentum, 0.0, 1.0, open_high=True)
-    linear = _checks.require_choice("step_decay", step_decay, _STEP_DECAYS) == "linear"
+    linear = _checks.require_choice("step_decay", step_decay, ("linear", "none")) == "linear"
     base = sgd.plan(
         problem,
         budget,
@@ -121,47 +96,13 @@ def plan(
         relation=relation,
     )
     # R·√(V/T), proven of the points before sgd's steps, holds for the last one with T + 1 in place of T.
-    shrink = math.sqrt(base.num_steps / (base.num_steps + 1)) if linear else 1.0
-    last = base.excess_bound / _planning.after_steps(base.num_steps) * shrink
-    given = {field.name: getattr(base, field.name) for field in dataclasses.fields(base)}
-    given |= {
-        "averaging": "last",
-        "step_size": base.step_size * (shrink if step_size is None else 1.0),
-        "excess_bound": last if linear and momentum == 0 else math.inf,
-    }
-    return Plan(**given, step_decay=step_decay, momentum=float(momentum))
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData | StoredUsers,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
-    step, domain, steps = plan.step_size, objective.domain, plan.num_steps
-    method = (
-        first_order.linear_decay(step, steps, domain, plan.momentum)
-        if plan.step_decay == "linear"
-        else first_order.momentum(step, plan.momentum, domain)
-    )
-    items = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, steps, items, trace=trace
+    steps = base.num_steps
+    shrink = math.sqrt(steps / (steps + 1)) if linear else 1.0
+    last = base.excess_bound / _planning.after_steps(steps) * shrink
+    length = base.method.step_size * (shrink if step_size is None else 1.0)
+    return dataclasses.replace(
+        base,
+        title="user-level DP-SGD with momentum",
+        method=methods.Momentum(length, float(momentum), step_decay),
+        excess_bound=last if linear and momentum == 0 else math.inf,
     )

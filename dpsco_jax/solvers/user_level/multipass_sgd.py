@@ -34,27 +34,27 @@ Example:
     ((3,), 0, True)
 """
 
+import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import multipass as schedule
-from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level._multipass_plan import SMOOTHING, Plan
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.plans import Remarks
 
-__all__ = ["Plan", "plan", "solve"]
+__all__ = ["plan", "solve"]
+
+SMOOTHING = ("none", "per_item", "per_round")
 
 
 @_plan_base.remembers
@@ -74,7 +74,7 @@ def plan(
     failure: float | None = None,
     on_halt: str = "start",
     chunk_size: int = 64,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments, sets the schedule and calibrates test and noise. All of them are public.
 
     Args:
@@ -196,6 +196,7 @@ def plan(
         floor = stddev(noise(trial)) * distance * math.sqrt(problem.dim / trial)
         num_steps = schedule.enough_steps(setting, floor)
     found = releases, score_radius, gdp, plain = noise(num_steps)
+    clipped = isinstance(releases, GaussianReleases)
     if smoothing == "none":
         smoothing_radius = 0.0
     elif smoothing_radius is None:
@@ -212,64 +213,81 @@ def plan(
         step_size,
     )
     false_halt = unconcentrated = 0.0
-    if not isinstance(releases, GaussianReleases):
+    if not clipped:
         false_halt = releases.false_halt()
         unconcentrated = concentration.trajectory_gradient_failure(
             score_radius / 2, lipschitz, items_per_user, num_users, num_steps, gdp
         )
-    # Users nearer to each other than i.i.d. items make them are an assumption: see ``Plan.assumes``.
+    # Users nearer to each other than i.i.d. items make them are an assumption, a premise of the plan.
     counted = false_halt + (unconcentrated if unconcentrated <= failure else 0.0)
-    return Plan(
-        items_per_user=items_per_user,
+    by_round = smoothing == "per_round"
+    shift = smoothing_radius if smoothing != "none" else None
+    mean: means.Clipped | means.OutlierRemoved
+    if clipped:
+        where = "round" if by_round else "user"
+        mean = means.Clipped(chunk_size, where, releases, lipschitz, shift)
+    else:
+        mean = means.OutlierRemoved(
+            chunk_size=chunk_size,
+            reach=reach(score_radius),
+            shift="round" if by_round else "item",
+            releases=releases,
+            score_radius=score_radius,
+            clip_norm=lipschitz,
+            smoothing_radius=shift,
+        )
+    premises = [
+        f"losses are convex and {lipschitz:.4g}-Lipschitz within {smoothing_radius:.3g} of the domain",
+        f"users are independent, each with {items_per_user} i.i.d. items",
+    ]
+    if not clipped and unconcentrated > false_halt:
+        premises.append(
+            f"in every step all user gradients are within {score_radius / 2:.4g} of their mean"
+        )
+    spread, clipping = float(mean.noise_stddev(problem.dim)), plain * 2 * lipschitz / num_users
+    break_even = math.inf if clipped else clipping / spread * score_radius / 2
+    remarks: list[tuple[str, Any]] = [("constants", constants), ("smoothing", smoothing)]
+    if clipped:
+        why = f"the radius {score_radius / 2:.4g} is at least G: it tests nothing"
+        remarks.append(("clipped because", why))
+    else:
+        better = "less" if spread < clipping else "more"
+        said = f"{spread:.4g} per coordinate, {better} than {clipping:.4g} of clipping"
+        needed = functools.partial(_users_needed, releases, budget.epsilon, false_halt, constants)
+        remarks += [("noise", said), ("users needed", needed)]
+    return FirstOrder(
+        title="multi-pass SGD on outlier-removed means",
         dim=problem.dim,
-        constants=constants,
-        smoothing=smoothing,
-        on_halt=on_halt,
-        chunk_size=chunk_size,
-        reach=reach(score_radius),
-        releases=releases,
-        clipped_multiplier=plain,
-        radius=score_radius / 2,
-        clip_norm=lipschitz,
-        step_size=step.step_size,
-        smoothing_radius=smoothing_radius,
+        mean=mean,
+        method=methods.ProjectedSgd(step.step_size),
+        pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        failure=false_halt,
-        concentration_failure=unconcentrated,
         excess_bound=schedule.after_failure(setting, num_steps, stddev(found), step, counted),
-        stability_bound=step.stability_bound,
+        details={
+            "break_even_radius": break_even,
+            "failure": false_halt,
+            "concentration_failure": unconcentrated,
+            "stability_bound": step.stability_bound,
+        },
+        on_halt="start" if on_halt == "start" else "report",
+        remarks=Remarks(remarks),
+        premises=Remarks(premises),
+        promised_relation=_planning.REPLACE_ONE,
     )
 
 
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: the starting point; projected onto the domain. Must not depend on the data.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    _planning.require_everybody(plan.releases)
-    method = first_order.projected_sgd(
-        plan.step_size, objective.domain, on_halt="start" if plan.on_halt == "start" else "report"
-    )
-    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, trace=trace
+def _users_needed(releases: Any, epsilon: float, failure: float, constants: str) -> int:
+    """The smallest number of users for which this test is possible."""
+    return threshold_phase.fewest_users(
+        lambda users: threshold_phase.calibrate_concentrated(
+            users,
+            releases.num_steps,
+            epsilon,
+            releases.delta,
+            test=releases.test,
+            selection=releases.selection,
+            false_halt_probability=failure,
+            constants=constants,
+        )
     )

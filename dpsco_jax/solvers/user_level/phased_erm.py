@@ -43,12 +43,23 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleas
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, plans
+from dpsco_jax.solvers import (
+    _arguments,
+    _first_order_turns,
+    _plan_base,
+    _planning,
+    _sequence,
+    first_order,
+    means,
+    methods,
+    plans,
+)
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers._schedules import phased_erm as schedule
+from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.user_level import _winsorized_plan, _winsorized_turns
+from dpsco_jax.solvers.user_level import _winsorized_plan
 
 
 @pytree
@@ -60,7 +71,7 @@ class Plan(_sequence.OnBlocks, MadeFor):
         items_per_user: m.
         split: ``"equal"`` or ``"geometric"`` blocks.
         constants: ``"tight"`` or ``"paper"``.
-        parts: a tuple of ``_winsorized_plan.Phase``.
+        parts: a ``first_order.FirstOrder`` each, in their order.
         epsilon: ε of the budget.
         delta: δ of the budget.
         distance: R.
@@ -78,11 +89,6 @@ class Plan(_sequence.OnBlocks, MadeFor):
     distance: Number
     failure_probability: Number
     excess_bound: Number
-
-    @property
-    def item_gradients(self) -> int:
-        """Item gradients of the whole run, for users with all their items."""
-        return self.user_gradients * self.items_per_user
 
     @property
     def assumes(self) -> tuple[str, ...]:
@@ -177,7 +183,7 @@ def plan(
     else:
         found = schedule.best(setting, num_users, split, calibrated)
 
-    def phase_of(sizes: schedule.PhaseSizes) -> _winsorized_plan.Phase:
+    def phase_of(sizes: schedule.PhaseSizes) -> FirstOrder:
         releases, _ = calibrated(sizes.num_users, sizes.num_steps)
         strong = sizes.regularization + objective.strong_convexity
         smooth = smoothness + sizes.regularization
@@ -185,13 +191,15 @@ def plan(
         chosen = gradient_descent.strongly_convex(
             smooth, strong, distance, float(releases.noise_variance), sizes.num_steps
         )
-        return _winsorized_plan.Phase(
-            method="strongly_convex",
-            chunk_size=chunk_size,
-            releases=releases,
-            step_sizes=chosen.step_sizes,
-            shares=chosen.shares,
-            regularization=sizes.regularization,
+        return FirstOrder(
+            title="phase",
+            dim=problem.dim,
+            mean=means.Winsorized(chunk_size, releases),
+            method=methods.ScheduledSgd(chosen.step_sizes, chosen.shares),
+            pull=sizes.regularization,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            excess_bound=math.inf,
         )
 
     unlucky = found.chance * slope * problem.diameter if found.chance > 0 else 0.0
@@ -232,7 +240,7 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    solver = functools.partial(_winsorized_plan.solve_phase, trace=trace)
+    solver = functools.partial(first_order.solve, trace=trace)
     # A turn has no trace.
-    turns = None if trace is not None else _winsorized_turns.turns_of(plan.parts)
+    turns = None if trace is not None else _first_order_turns.of_similar_size(plan.parts)
     return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

@@ -34,90 +34,14 @@ Example:
     ((3,), 0, True)
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import jax
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.stored import StoredUsers
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, first_order, means, plans
-from dpsco_jax.solvers._by_mean import ByMean
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, means, methods
+from dpsco_jax.solvers.first_order import FirstOrder, solve
 
-_SAMPLING = ("poisson", "fixed", "full")
-
-
-@pytree
-class Plan(ByMean):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        num_users: N.
-        dim: number of parameters.
-        num_steps: T.
-        batch_size: users per step; under Poisson sampling their expected number, N times the rate.
-        sampling: ``"poisson"``, ``"fixed"`` or ``"full"``.
-        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
-        chunk_size: users whose gradients are held at once.
-        noise_multiplier: σ over the ℓ2 sensitivity of the clipped sum: 2·``clip_norm`` under REPLACE_ONE,
-            ``clip_norm`` else.
-        clip_norm: bound on a user's gradient.
-        step_size: η.
-        epsilon: ε of the budget that the noise was calibrated for.
-        delta: δ of that budget.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-        poisson_relation: which data sets are neighbours under Poisson sampling; REPLACE_ONE else.
-    """
-
-    num_users: int = static()
-    dim: int = static()
-    num_steps: int = static()
-    batch_size: int = static()
-    sampling: str = static(choices=_SAMPLING)
-    averaging: str = static(choices=tuple(_averaged_steps.DECAY))
-    chunk_size: int = static()
-    noise_multiplier: Number
-    clip_norm: Number
-    step_size: Number
-    epsilon: Number
-    delta: Number
-    excess_bound: Number
-    poisson_relation: NeighboringRelation = static(
-        default=NeighboringRelation.ADD_OR_REMOVE_ONE, kw_only=True
-    )
-
-    @property
-    def mean(self) -> means.Clipped:
-        """Of the users' gradients of a step."""
-        return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)
-
-    @property
-    def releases(self) -> GaussianReleases:
-        """The private releases of the run."""
-        return GaussianReleases(
-            population_size=self.num_users,
-            batch_size=self.batch_size,
-            num_steps=self.num_steps,
-            sampling="poisson" if self.sampling == "poisson" else "fixed",
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-            poisson_relation=self.poisson_relation,
-        )
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run; the expected number under Poisson sampling."""
-        return self.num_steps * self.batch_size
-
-    def __str__(self) -> str:
-        return plans.describe("user-level DP-SGD", self)
+__all__ = ["plan", "solve"]
 
 
 @_plan_base.remembers
@@ -134,7 +58,7 @@ def plan(
     accountant: str = "pld",
     chunk_size: int = 64,
     relation: NeighboringRelation | None = None,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments and calibrates the noise. All of them are public.
 
     Args:
@@ -156,86 +80,35 @@ def plan(
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    num_steps = _checks.require_count("num_steps", num_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("sampling", sampling, _SAMPLING)
-    _checks.require_choice("averaging", averaging, tuple(_averaged_steps.DECAY))
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
-    everybody, num_users = sampling == "full", problem.num_users
-    batch_size = _checks.require_integer(
-        "batch_size",
-        num_users if everybody and batch_size is None else batch_size,
-        num_users if everybody else 1,
-        num_users,
-    )
-    clip_norm = problem.lipschitz if clip_norm is None else clip_norm
-    clip_norm = _checks.require_real("clip_norm", clip_norm, 0)
-
-    if sampling == "poisson":
-        relation = NeighboringRelation.ADD_OR_REMOVE_ONE if relation is None else relation
-        steps = poisson(num_users, batch_size, num_steps, relation)
-    else:
-        steps = fixed_size(num_users, batch_size, num_steps)
-        good = relation is None or relation is steps.relation
-        _checks.require(good, "relation", relation, f"REPLACE_ONE for sampling={sampling!r}")
-    noise_multiplier = steps.noise_multiplier(budget.epsilon, budget.delta, accountant)
-    replaced = steps.relation is NeighboringRelation.REPLACE_ONE
-    sensitivity = (2 if replaced else 1) * clip_norm
-    step_size, excess_bound = _averaged_steps.step_and_bound(
+    _checks.require_choice("averaging", averaging, methods.AVERAGING)
+    mean = means.clipped(
         problem,
-        num_steps=num_steps,
-        batch_size=batch_size,
-        rate=batch_size / num_users if sampling == "poisson" else None,
-        clip_norm=clip_norm,
-        noise_stddev=noise_multiplier * sensitivity / batch_size,
-        step_size=step_size,
-        averaging=averaging,
-    )
-    return Plan(
-        num_users=num_users,
-        dim=problem.dim,
+        budget,
         num_steps=num_steps,
         batch_size=batch_size,
         sampling=sampling,
-        averaging=averaging,
-        chunk_size=chunk_size,
-        noise_multiplier=noise_multiplier,
         clip_norm=clip_norm,
+        accountant=accountant,
+        chunk_size=chunk_size,
+        relation=relation,
+    )
+    step_size, excess_bound = _averaged_steps.step_and_bound(
+        problem,
+        num_steps=mean.releases.num_steps,
+        batch_size=mean.releases.batch_size,
+        rate=mean.releases.batch_size / problem.num_users if sampling == "poisson" else None,
+        clip_norm=mean.clip_norm,
+        noise_stddev=mean.noise_stddev(problem.dim),
         step_size=step_size,
+        averaging=averaging,
+    )
+    return FirstOrder(
+        title="user-level DP-SGD",
+        dim=problem.dim,
+        mean=mean,
+        method=methods.ProjectedSgd(step_size, averaging),
+        pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=excess_bound,
-        **({"poisson_relation": steps.relation} if sampling == "poisson" else {}),
-    )
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData | StoredUsers,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users; not under ``jit`` if they are on disk.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace, stored=True)
-    method = first_order.projected_sgd(
-        plan.step_size, objective.domain, _averaged_steps.DECAY[plan.averaging]
-    )
-    gradients = plan.user_gradients * jax.tree.leaves(data.items)[0].shape[1]
-    return first_order.run(
-        key, plan.mean, method, objective, data, params, plan.num_steps, gradients, trace=trace
     )

@@ -29,116 +29,20 @@ Example:
 """
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import jax
-from dp_accounting import NeighboringRelation
-
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.winsorized import winsorized_calibration
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
-from dpsco_jax.solvers._plan_base import MadeFor
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import gradient_descent
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.user_level import _winsorized_plan
-from dpsco_jax.solvers.work import Work
+
+__all__ = ["plan", "solve"]
 
 _MOST_STEPS = 2000
 _NEAR = 1.05
-
-
-@pytree
-class Plan(MadeFor):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        items_per_user: m.
-        phase: steps and releases; see ``_winsorized_plan.Phase``.
-        epsilon: the budget that was planned for; what is spent follows from ``phase.releases``.
-        delta: δ of that budget; the certificate is for the δ of the releases.
-        distance: R.
-        failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
-        excess_bound: proven bound on the expected excess empirical risk, ``inf`` where none applies.
-        distance_bound: proven bound on the root mean square distance from the minimizer of the empirical
-            risk (localization: L Corollary 2), ``inf`` without strong convexity.
-        stationarity_bound: of a nonconvex run: on the expected squared gradient mapping of step
-            1/smoothness while no gradient is clipped; else ``inf``.
-    """
-
-    items_per_user: int = static()
-    phase: Any
-    epsilon: Number
-    delta: Number
-    distance: Number
-    failure_probability: Number
-    excess_bound: Number
-    distance_bound: Number
-    stationarity_bound: Number
-
-    @property
-    def releases(self) -> WinsorizedReleases:
-        """The private releases of the run."""
-        return self.phase.releases
-
-    @property
-    def num_users(self) -> int:
-        """N."""
-        return self.phase.num_users
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.phase.dim
-
-    @property
-    def num_steps(self) -> int:
-        """T."""
-        return self.phase.num_steps
-
-    @property
-    def user_gradients(self) -> int:
-        """User gradients of the whole run."""
-        return self.phase.user_gradients
-
-    @property
-    def item_gradients(self) -> int:
-        """Item gradients of the whole run, for users with all their items."""
-        return self.user_gradients * self.items_per_user
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bounds assume; privacy assumes none of it."""
-        distance = f"a minimizer lies within {float(self.distance):.4g} of the start"
-        if self.releases.form == "clipped":
-            return (distance,)
-        users = "users are independent, with i.i.d. items of the same law"
-        return (distance, users)
-
-    @property
-    def relation(self) -> NeighboringRelation:
-        """Which data sets are neighbours: one user is replaced."""
-        return self.releases.relation
-
-    def work_for(self, item: _costs.Item) -> Work:
-        """What the whole run costs."""
-        return self.phase.work_for(item)
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs; may be traced."""
-        return self.phase.loss()
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of a run of these numbers, by the tightest accountant."""
-        return self.phase.certificate()
-
-    def __str__(self) -> str:
-        return plans.describe("winsorized ERM", self)
 
 
 @_plan_base.remembers
@@ -154,7 +58,7 @@ def plan(
     form: str = "auto",
     constants: str = "tight",
     chunk_size: int = 64,
-) -> Plan:
+) -> FirstOrder:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
@@ -195,7 +99,7 @@ def plan(
         strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
     distance, slope = problem.require_distance(), problem.slope
 
-    def with_steps(steps: int) -> Plan:
+    def with_steps(steps: int) -> FirstOrder:
         releases, chance = _winsorized_plan.gradient_releases(
             problem,
             budget,
@@ -222,23 +126,25 @@ def plan(
         unlucky = chance * slope * problem.diameter if chance > 0 else 0.0
         stationary = method == "nonconvex"
         excess = math.inf if stationary else chosen.bound + unlucky
-        return Plan(
-            items_per_user=problem.items_per_user,
-            phase=_winsorized_plan.Phase(
-                method=method,
-                chunk_size=chunk_size,
-                releases=releases,
-                step_sizes=chosen.step_sizes,
-                shares=chosen.shares,
-                regularization=0.0,
-            ),
+        users = "users are independent, with i.i.d. items of the same law"
+        reported = "random" if stationary else "average"
+        return FirstOrder(
+            title="winsorized ERM",
+            dim=problem.dim,
+            mean=means.Winsorized(chunk_size, releases),
+            method=methods.ScheduledSgd(chosen.step_sizes, chosen.shares, reported),
+            pull=0.0,
             epsilon=budget.epsilon,
             delta=budget.delta,
-            distance=distance,
-            failure_probability=chance,
             excess_bound=excess,
-            distance_bound=math.sqrt(2 * excess / strong) if strong > 0 else math.inf,
-            stationarity_bound=chosen.bound if stationary else math.inf,
+            details={
+                "distance": distance,
+                "failure_probability": chance,
+                "distance_bound": math.sqrt(2 * excess / strong) if strong > 0 else math.inf,
+                "stationarity_bound": chosen.bound if stationary else math.inf,
+            },
+            remarks=Remarks([("steps", method)]),
+            premises=Remarks([] if releases.form == "clipped" else [users]),
         )
 
     if num_steps is not None:
@@ -247,30 +153,3 @@ def plan(
     bounds = [min(p.excess_bound, p.stationarity_bound) for p in found]
     # The bound is flat where the noise rules: the fewest steps that come near the best.
     return next(p for p, b in zip(found, bounds, strict=True) if b <= _NEAR * min(bounds))
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one, or there is not one step
-            size for each of the steps that are paid for.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    return _winsorized_plan.solve_phase(key, plan.phase, objective, data, params, trace)

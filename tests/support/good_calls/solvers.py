@@ -13,6 +13,7 @@ from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.elements import ElementData
+from dpsco_jax.solvers import means, methods
 from dpsco_jax.solvers.ball import ball_oracles
 from dpsco_jax.solvers.convex import ac_sa_stages
 from dpsco_jax.solvers.item_level import ball_accelerated_erm, private_ac_sa
@@ -31,6 +32,7 @@ _DECAYING = {
     "initial_step": kinds.POSITIVE(0.5),
     "decay": Kind("in (1/2, 1)", (0.5, 1.0, *kinds.OPEN_PROBABILITY.bad))(0.6),
 }
+_MEAN = means.clipped(PROBLEM, BUDGET, num_steps=5, batch_size=2, accountant="rdp")
 _LINEAR = losses.absolute(1.0, domains.ball(1.0))
 _WHOLE = losses.huber(1.0)
 _NO_RIDGE = OBJECTIVE._replace(ridge=0.0)
@@ -116,28 +118,14 @@ GOOD: dict[str, dict[str, Any]] = {
         kinds.POSITIVE(1.0),
     ),
     "solvers.work.measured_speed": {"clock": kinds.FUNCTION(time.process_time)},
-    "solvers.first_order.projected_sgd": {
-        "step_size": kinds.NUMBERS(0.1),
-        "decay_power": Kind("a number at least 0, or none", (-1.0, np.nan, "1", 1j))(0.0),
-        "on_halt": kinds.CHOICE("report"),
+    "solvers.first_order.plan": {
+        "mean": kinds.OBJECT(_MEAN),
+        "method": kinds.OBJECT(methods.ProjectedSgd(0.1)),
+        "pull": kinds.NONNEGATIVE(0.5),
+        "title": kinds.WORDS("mine"),
+        "excess_bound": kinds.NONNEGATIVE_OR_INF(0.5),
+        "remarks": Kind("pairs", ("nonsense", 7, None, ("a",)))(()),
     },
-    "solvers.first_order.scheduled_sgd": {
-        "step_sizes": kinds.NUMBERS(np.array([0.1, 0.2])),
-        "shares": kinds.SHARES(np.array([1.0, 0.5])),
-    },
-    "solvers.first_order.momentum": {
-        "step_size": kinds.NUMBERS(0.1),
-        "coefficient": kinds.SHARE(0.9),
-    },
-    "solvers.first_order.linear_decay": {
-        "step_size": kinds.NUMBERS(0.1),
-        "coefficient": kinds.SHARE(0.9),
-    },
-    "solvers.first_order.staged_ac_sa": {
-        "smoothness": kinds.NUMBERS(np.array([2.0, 3.0])),
-        "lengths": Kind("integers", ((), (0,), (1.5,), ("1",), 7, None))((2, 3)),
-    },
-    "solvers.first_order.ac_sa": {"stage_length": kinds.COUNT(5)},
     "solvers.convex.ac_sa.plan": {"problem": _PROBLEM(PROBLEM), "num_steps": 5},
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
     "solvers.ball.ball_ac_sa.plan": _BALL,

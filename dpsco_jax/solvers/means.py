@@ -39,7 +39,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _costs, _planning
+from dpsco_jax.solvers import _arguments, _costs, _planning
 from dpsco_jax.solvers.work import Work
 
 __all__ = [
@@ -343,6 +343,7 @@ def clipped(
     Raises:
         ValueError: an argument is out of range.
     """
+    problem, budget = _arguments.require_request(problem, budget, least_users=1)
     num_steps = _checks.require_count("num_steps", num_steps)
     chunk_size = _checks.require_count("chunk_size", chunk_size)
     _checks.require_choice("sampling", sampling, SAMPLING)

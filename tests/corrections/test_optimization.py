@@ -179,7 +179,7 @@ def test_c6_the_regularizer_moves_with_the_problem():
     np.testing.assert_allclose(far, at_origin, atol=2e-3)
     assert at_origin[0] > 0.5
     # Printed: u·‖w‖² has a slope above that of the loss there, so it pulls to the wrong side.
-    assert 2 * plan.regularization * 64 > 1
+    assert 2 * plan.pull * 64 > 1
 
 
 def test_d1_the_smoothed_loss_lies_above():

@@ -72,10 +72,10 @@ def test_phases(which, request):
     assert users[0] >= plan.num_users // 2
     for first, second in zip(plan.parts, plan.parts[1:], strict=False):
         assert second.num_users == pytest.approx(first.num_users / 2, abs=2)
-        assert second.regularization == pytest.approx(8 * first.regularization)
+        assert second.pull == pytest.approx(8 * first.pull)
     for phase in plan.parts:
         assert phase.batch_size <= phase.num_users
-        assert phase.smoothness == pytest.approx(0.25 + phase.regularization)
+        assert phase.smoothness == pytest.approx(0.25 + phase.pull)
         certificate = phase.certificate()
         assert 0.99 * 2.0 < certificate.epsilon <= 2.0
     assert plan.certificate().epsilon <= 2.0
@@ -89,12 +89,12 @@ def test_phases(which, request):
 def test_the_bound_is_that_of_the_chain(robust):
     nearness, total = 1.0, 0.0
     for phase in robust.parts:
-        n, lam, k = phase.num_users, phase.regularization, phase.batch_size
+        n, lam, k = phase.num_users, phase.pull, phase.batch_size
         spread = min(1.0, phase.radius**2 + phase.failure)
         variance = 50 * phase.noise_stddev**2 + spread * (n - k) / (n - 1) / k
         length = phase.stage_length
         gap = math.inf
-        for stage in range(phase.num_stages):
+        for stage in range(phase.num_steps // phase.stage_length):
             distance = min(1 / lam, 2.0) ** 2 if stage == 0 else 2 * gap / lam
             gap = 2 * (0.25 + lam) * distance / (length * (length + 1))
             gap += 2 * variance / (lam * (length + 1))
@@ -110,7 +110,7 @@ def test_the_bound_is_that_of_the_chain(robust):
 def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
     """For the noise of full batches, where the model of the schedule is exact."""
     least = _plan(mean=Clipped, batch_size=20_000).excess_bound
-    first = clipped.parts[0].regularization
+    first = clipped.parts[0].pull
     count = len(clipped.parts)
     changes = [{"regularization": f * first} for f in (0.25, 4.0)]
     changes += [{"num_phases": count - 1}, {"num_phases": count + 1}]
@@ -194,7 +194,7 @@ def test_radii_of_smoothing():
     assert math.log(radius / least, 4) == pytest.approx(round(math.log(radius / least, 4)))
     assert least <= radius <= 1.0
     ball = smoothing.ball_smoothness(1.0, radius, 50)
-    assert rough.parts[0].smoothness == pytest.approx(ball + rough.parts[0].regularization)
+    assert rough.parts[0].smoothness == pytest.approx(ball + rough.parts[0].pull)
     # Within a tenth of the bound of the least radius, at fewer steps.
     smallest = _plan(ROUGH, mean=Clipped, smoothing_radius=least, batch_size=20_000)
     assert rough.excess_bound <= 1.11 * smallest.excess_bound

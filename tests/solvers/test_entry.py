@@ -40,7 +40,8 @@ def solvers():
     for package in (element_level, item_level, resque, sampling, user_level):
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")
-            if hasattr(module, "plan") and hasattr(module, "solve"):
+            public = not found.name.startswith("_")
+            if public and hasattr(module, "plan") and hasattr(module, "solve"):
                 yield _name(module)
 
 

@@ -40,7 +40,7 @@ def _learned(mechanism, first, second, delta=DELTA, runs=RUNS):
 
 
 def _quieter(plan, factor):
-    return dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / factor)
+    return plan.replace(noise_multiplier=plan.noise_multiplier / factor)
 
 
 def _ac_sa(plan):

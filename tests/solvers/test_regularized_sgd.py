@@ -174,7 +174,7 @@ def test_the_bound_is_that_of_the_numbers_that_run(constants, risk):
     stddev = float(plan.mean.noise_stddev(DIM))
     bound = of(
         FALLING,
-        plan.rank,
+        int(plan.rank),
         lipschitz=1.0,
         distance=1.0,
         stddev=stddev,
@@ -189,7 +189,7 @@ def test_the_bound_is_that_of_the_numbers_that_run(constants, risk):
     if constants == "paper":
         variance = plan.rank * stddev**2 + (5000 / USERS if risk == "population" else 0)
         assert plan.step_size == pytest.approx(1 / math.sqrt(5000 * variance))
-        assert plan.pull == dimension_free.regularization(FALLING, plan.rank, 1.0)
+        assert plan.pull == dimension_free.regularization(FALLING, int(plan.rank), 1.0)
 
 
 @pytest.mark.parametrize("given", [{}, {"step_size": 0.01}, {"regularization": 0.4}])

@@ -1,6 +1,5 @@
 """What every solver promises, over a table of solvers and samplings."""
 
-import dataclasses
 import functools
 from typing import Any, NamedTuple
 
@@ -192,7 +191,7 @@ def test_the_ledger_of_a_run_meets_the_budget_too():
 
 def test_divergence_is_a_status():
     case = CASES[2]
-    plan = dataclasses.replace(_plan(case), step_size=float("nan"))
+    plan = _plan(case).replace(step_size=float("nan"))
     assert (
         _compiled(case)(jax.random.key(0), plan, _data(), jnp.zeros(DIM)).status == Status.DIVERGED
     )

@@ -90,7 +90,15 @@ _KINDS = {
     NeighboringRelation: ("REPLACE_ONE", 7, None),
 }
 _ENDS = {int: (0,), float: (0.0, math.inf)}
-_MAY_BE_MISSING = {"smoothness", "intercept", "outputs", "columns_per_row", "row_bound"}
+_MAY_BE_MISSING = {
+    "promised_relation",
+    "stage_length",
+    "smoothness",
+    "intercept",
+    "outputs",
+    "columns_per_row",
+    "row_bound",
+}
 # For readers, any text will do; a set by another name is none that ``solve`` runs on.
 _TEXT = {"title", "remarks", "premises", "omitted", "set_name"}
 

@@ -78,15 +78,16 @@ def _call(row: Row) -> dict[str, Any]:
 
 
 def _path(solver: Any) -> str:
-    return solver.__name__.removeprefix("dpsco_jax.") + ".solve"
+    """Where the solver's ``solve`` is public: first-order solvers have one and the same."""
+    home = solver.solve.__module__
+    home = home if home == "dpsco_jax.solvers.first_order" else solver.__name__
+    return home.removeprefix("dpsco_jax.") + ".solve"
 
 
 _BY_ROW = {_path(row.solver): row for row in reversed(ROWS)}
+_PULLED = next(row for row in ROWS if row.solver is private_ac_sa)
 GOOD: dict[str, dict[str, Any]] = {path: _call(row) for path, row in _BY_ROW.items()}
-GOOD["solvers.user_level.item_sampled_sgd.solve"] |= {
-    "data": _data(private_table.paired(_BY_ROW["solvers.user_level.item_sampled_sgd.solve"].data()))
-}
-GOOD["solvers.item_level.private_ac_sa.solve"] |= {"center": _CENTER(None)}
+GOOD["solvers.first_order.solve"] = _call(_PULLED) | {"center": _CENTER(None)}
 GOOD["solvers.element_level.federated.solve"] |= {"server": kinds.OBJECT.but(None)(optax.sgd(0.1))}
 GOOD["solvers.resque.ball_accelerated_erm.solve"] |= {
     "regularization": _RIDGED,
@@ -137,7 +138,7 @@ for _solver in (parallel_baselines, parallel_sco):
     _planned = functools.cache(functools.partial(_solver.plan, **_NUMBERS))
     GOOD[_path(_solver)] = {"plan": _PLAN(Fresh(_planned)), **_ASKED}
 
-_ON_DISK = _BY_ROW["solvers.user_level.sgd.solve"]
+_ON_DISK = next(row for row in ROWS if row.name.startswith("sgd"))
 GOOD["solvers.out_of_core.solve"] = _call(_ON_DISK) | {
     "solver": Kind("module of a solver", ("nonsense", 7, None, OBJECTIVE))(_ON_DISK.solver),
     "data": Kind(

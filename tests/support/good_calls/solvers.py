@@ -118,6 +118,7 @@ GOOD: dict[str, dict[str, Any]] = {
         kinds.POSITIVE(1.0),
     ),
     "solvers.work.measured_speed": {"clock": kinds.FUNCTION(time.process_time)},
+    "solvers.means.clipped": {"batch_size": 5},
     "solvers.first_order.plan": {
         "mean": kinds.OBJECT(_MEAN),
         "method": kinds.OBJECT(methods.ProjectedSgd(0.1)),
@@ -297,7 +298,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "local_step_size": kinds.POSITIVE.but(None)(0.1),
         "local_steps": kinds.COUNT(2),
     },
-    "solvers.element_level.m_estimation.method": _DECAYING,
     "solvers.element_level.m_estimation.noisy_sgd": {
         **_DECAYING,
         "num_steps": kinds.COUNT(2),

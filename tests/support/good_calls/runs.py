@@ -87,6 +87,8 @@ def _path(solver: Any) -> str:
 _BY_ROW = {_path(row.solver): row for row in reversed(ROWS)}
 _PULLED = next(row for row in ROWS if row.solver is private_ac_sa)
 GOOD: dict[str, dict[str, Any]] = {path: _call(row) for path, row in _BY_ROW.items()}
+# Its row wraps ``first_order.solve``, to pair items.
+del GOOD["solvers.user_level.item_sampled_sgd.solve"]
 GOOD["solvers.first_order.solve"] = _call(_PULLED) | {"center": _CENTER(None)}
 GOOD["solvers.element_level.federated.solve"] |= {"server": kinds.OBJECT.but(None)(optax.sgd(0.1))}
 GOOD["solvers.resque.ball_accelerated_erm.solve"] |= {

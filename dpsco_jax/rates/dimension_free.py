@@ -12,7 +12,7 @@ the pull α = A_k/D and the rank k that follow from it, and two bounds on the ex
 the one that is printed, and a tighter one of the same steps.
 
 Source: T Lemmas 11.3.9 and 11.3.10, (11.11), Theorems 11.3.3 and 11.3.5. With the corrections of
-docs/corrections.md, section G: S is rounded down, the index is 2^{s-1}·k, and x̄ is the mean of x_1, ...,
+docs/corrections/geometry.md: S is rounded down, the index is 2^{s-1}·k, and x̄ is the mean of x_1, ...,
 x_T, while the proof needs that of x_0, ..., x_{T-1}: the terms that do not shrink with T get the factor 1 +
 1/T.
 

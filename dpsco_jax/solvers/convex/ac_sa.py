@@ -6,7 +6,7 @@ at randomly shifted points, which makes a loss smooth in expectation. ``optimize
 gradients from anywhere.
 
 Source: Ghadimi and Lan 2012 and 2013; thesis, Algorithm 3 and Theorem 1.4.1 (with the corrections of
-docs/corrections.md, section C), Claim 1.4.2 (smoothing). Stages and their bounds: ``ac_sa_stages``. The
+docs/corrections/accelerated.md, C), Claim 1.4.2 (smoothing). Stages and their bounds: ``ac_sa_stages``. The
 smoothing radius is the one that minimizes G·r·d/(d+1) + k·c_d·G·R²/(r·T(T+1)), with k = 2 or, for the convex
 policy with its step parameter 2L, 4 (thesis, proof of Lemma 1.4.5, with the sharp constants of
 ``geometry.smoothing``); under several stages the smoothing bias may be half of the excess.

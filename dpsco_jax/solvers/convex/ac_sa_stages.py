@@ -15,7 +15,7 @@ squared distance to the minimizer is at most R_k². Stages start with R_1 = R an
 that a schedule states.
 
 Source: Ghadimi and Lan 2012 (one stage) and 2013 (several); thesis, Theorem 1.4.1 and section 2.8. The
-constants are those of docs/corrections.md, section C. Proof of the third line: let R_k² ≤ 2^(1-k)·2V_0/μ.
+constants are those of docs/corrections/accelerated.md, C. Proof of the third line: let R_k² ≤ 2^(1-k)·2V_0/μ.
 Γ minimizes the second line over [2L, ∞), and the sum of both candidates bounds what it makes of it:
 4LR_k²/N² + 2R_k√(2V/(3N)). As N² ≥ 32L/μ the first is at most μR_k²/8 ≤ 2^-k·V_0/2, as N ≥ 128·2^k·V/(3μV_0)
 so is the second; so bound_k ≤ 2^-k·V_0 and R_{k+1}² ≤ 2^-k·2V_0/μ. With V = 0 and Γ = L it is an eighth,

@@ -253,8 +253,8 @@ def test_noise_draws_to_the_centre_by_less_where_the_link_is_flat(flatness):
     descend = _whitened_descent.descent(plan, 1, plan.quantile, *given)
     nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     found = 1.0 + np.asarray(descend(nobody, TunedPoint(jnp.ones(3), opening)).point)
-    noise = float(_whitened_descent.average_stddev(plan)) * radius
-    length = float(_whitened_descent.step(plan, 1, bends, radius))
+    noise = float(plan.average_stddev()) * radius
+    length = float(plan.step_size(1, bends, radius))
     expected = 1 / (1 + length * 3 * (noise / 0.5) ** 2 / flatness)
     assert expected < 0.9
     np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -12,7 +12,7 @@ from dpsco_jax.oracles import linear
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _coordinates, _whitened_descent, whitened_sgd
+from dpsco_jax.solvers.user_level import _coordinates, whitened_sgd
 from dpsco_jax.solvers.user_level._typical_link import Bends
 
 USERS, DIM, BOUND = 2000, 6, 50.0
@@ -51,7 +51,7 @@ def test_the_second_round_sees_what_the_noise_of_the_first_hid(seed):
     once = 2 * DIM**0.5 * (plan.matrix_multiplier / 2**0.5) * DIM / USERS
     assert 0.01 / once < 0.12
     assert both.min() > 3 * 0.01 / once
-    assert both.max() < _coordinates.largest(plan)
+    assert both.max() < plan.largest_moment
 
 
 def test_rare_columns_are_not_taken_for_columns_of_little_variance():
@@ -86,17 +86,17 @@ def test_a_direction_that_clips_hid_is_divided_by_what_the_check_sees():
 @pytest.mark.parametrize("epsilon", [0.5, 8.0])
 def test_steps_are_as_long_as_noise_lets_directions_be_told_apart(epsilon):
     plan, curvature = _plan(epsilon), 0.5
-    largest = _coordinates.largest(plan)
+    largest = plan.largest_moment
     for phase, share, least in ((0, 0.5, 3.0), (1, 1.0, 20.0)):
         steps = (plan.warm_steps, plan.num_steps)[phase]
         multiplier = (plan.warm_multiplier, plan.noise_multiplier)[phase]
         # One user's sums are at most √(1 + 0.2²/4) long, two differ by twice that.
         noise = 2.0 * 2.0 * 1.01**0.5 * multiplier / USERS / steps**0.5
         expected = max(share * 0.5 / (noise * DIM**0.5), least / curvature) / steps
-        found = _whitened_descent.step(plan, phase, Bends(curvature, 1.0, curvature), 2.0)
+        found = plan.step_size(phase, Bends(curvature, 1.0, curvature), 2.0)
         assert found == pytest.approx(min(expected, 1 / (largest * curvature)), rel=1e-5)
         known = Bends(curvature, 1.0, curvature / 4)
-        found = _whitened_descent.step(plan, phase, known, 2.0)
+        found = plan.step_size(phase, known, 2.0)
         assert found == pytest.approx(min(expected, 4 / (largest * curvature)), rel=1e-5)
 
 

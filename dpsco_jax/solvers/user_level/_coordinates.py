@@ -139,14 +139,6 @@ def whitened(
     return to_params, privacy.compose(loss, second, check)
 
 
-def largest(plan: Any) -> float:
-    """About the largest eigenvalue of the second moments of rows: their number without a matrix.
-
-    With one the noise of each round may hide as much as its floor, which makes it at most about three.
-    """
-    return float(plan.columns if plan.matrix_multiplier is None else min(plan.columns, 3))
-
-
 def _matrix(
     key: jax.Array, plan: Any, data: LinearData, to_params: Array, bound: Any
 ) -> tuple[Array, Any, privacy.PrivacyLoss]:

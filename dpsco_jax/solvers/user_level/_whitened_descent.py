@@ -1,14 +1,7 @@
-"""What whitened SGD does with its released sums: lengths of steps, the ridge, the radius that follows.
+"""What whitened SGD does with its released sums: the step, its ridge, the radius that follows.
 
 A step is v ← (I + η·ridges)⁻¹·(v - η·(gradient - ridge·centre)), projected onto the domain, and
 log ρ ← log ρ - rate·(share inside - quantile), never above the radius that the phase began with.
-
-A descent for a time t = η·T leaves e^(-h·t) of the way along a direction of second derivative h, and the
-noise of its average is s/h there, or about s·t where h·t < 1. If what is to be found has the size τ along
-each direction, then after t = τ/s all that is left to find lies where the noise is larger. So t is half of
-this in the first phase, and all of it in the second; τ is the planned margin over the root of the number of
-columns. No time is shorter than some multiples of 1/curvature, and no step longer than one over the largest
-curvature that the mean over rows may be taken to have.
 
 A ball around the origin is met by a multiplier μ, as a further ridge, at its nearest point in these
 coordinates: such a descent ends at the minimizer over the ball. One that is brought back to the nearest point
@@ -20,29 +13,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpsco_jax._numerics import array_namespace
-from dpsco_jax.oracles import preconditioned
 from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers.user_level import _coordinates
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
 from dpsco_jax.solvers.user_level._typical_link import Bends
-from dpsco_jax.solvers.user_level._whitened_plan import Plan
+from dpsco_jax.solvers.user_level._whitened_plan import INSIDE_WEIGHT, PER_RADIUS, Plan
 
-INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
-# Sensitivity of the sums for a radius of one, REPLACE_ONE.
-_PER_RADIUS = 2.0 * preconditioned.joint_bound(0.0, INSIDE_WEIGHT)
 _LARGEST_RATE = 0.1  # of log ρ, a step
 _RADIUS_VARIANCE = 0.06  # of log ρ, about, by the noise of the share inside
-_SHARES = (0.5, 1.0)  # of the time τ/s, by phase
-_LEAST_TIMES = (3.0, 20.0)  # over the curvature, by phase
 _NEWTON_STEPS = 10
-
-
-def average_stddev(plan: Plan, phase: int = 1) -> Any:
-    """Of the mean noise of the steps of a phase, for a radius of one."""
-    steps, multiplier = plan.phases[phase]
-    return _PER_RADIUS * multiplier / plan.num_users / steps**0.5
 
 
 def descent(
@@ -61,12 +40,12 @@ def descent(
         centre: the point to which the ridge pulls.
         opening: the log ρ that the phase begins with.
     """
-    share_stddev = plan.phases[phase][1] * _PER_RADIUS / plan.num_users / INSIDE_WEIGHT
+    share_stddev = plan.phases[phase][1] * PER_RADIUS / plan.num_users / INSIDE_WEIGHT
     spare = 1.0 - quantile
     # The radius follows the share outside, as a multiple of the share that is to be outside.
     rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
-    stddev = average_stddev(plan)
-    longest = step(plan, phase, bends, jnp.exp(opening))
+    stddev = plan.average_stddev()
+    longest = plan.step_size(phase, bends, jnp.exp(opening))
 
     # Steps are implicit in the ridges: in some direction T may be as large as columns are small.
     # By singular values of T: those of TᵀT lose what is small, and its sign, in float32.
@@ -112,21 +91,3 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
         return jnp.where((size > radius) & (slope > 0.0), multiplier + further, multiplier)
 
     return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
-
-
-def step(plan: Plan, phase: int, bends: Bends, radius: Any) -> Any:
-    """η of a phase.
-
-    Args:
-        plan: of the solver.
-        phase: 0 or 1.
-        bends: of the link.
-        radius: to which users' gradients are clipped.
-    """
-    noise = average_stddev(plan, phase) * radius
-    time = _SHARES[phase] * plan.margin_scale / (noise * plan.columns**0.5)
-    least = bends.flatness * _LEAST_TIMES[phase] / bends.largest
-    steps, _ = plan.phases[phase]
-    xp = array_namespace(time, least, bends.mean)
-    largest = xp.asarray(_coordinates.largest(plan))
-    return xp.minimum(xp.maximum(time, least) / steps, 1.0 / (largest * bends.mean))

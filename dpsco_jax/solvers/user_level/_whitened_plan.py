@@ -5,8 +5,9 @@ from typing import Any
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.oracles import row_moments
+from dpsco_jax.oracles import preconditioned, row_moments
 from dpsco_jax.problems.objective import LinearModel
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
@@ -14,6 +15,12 @@ from dpsco_jax.solvers.user_level import _typical_link
 from dpsco_jax.solvers.user_level._linear_model_plan import GaussianSums, smooth_linear_model
 from dpsco_jax.solvers.work import Work
 
+INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
+PER_RADIUS = 2.0 * preconditioned.joint_bound(0.0, INSIDE_WEIGHT)
+"""Sensitivity of the sums of a step for a radius of one, REPLACE_ONE."""
+
+_TIMES = (0.5, 1.0)  # of the time τ/s, by phase
+_LEAST_TIMES = (3.0, 20.0)  # over the curvature, by phase
 _WARM_STEPS = 0.3  # of all steps
 _NOISE_AVERSION = 12.0  # of the default quantile
 _HIDDEN_BY = 1.5  # what hides a class: noise of its radius, over the slopes that it balances
@@ -105,6 +112,42 @@ class Plan(GaussianSums):
     def matrices_at_once(self) -> int:
         """Users whose matrices of second moments are held at once."""
         return min(self.chunk_size, _SMALL_CHUNK)
+
+    @property
+    def largest_moment(self) -> float:
+        """About the largest eigenvalue of the second moments of rows: their number without a matrix.
+
+        With one the noise of each round may hide as much as its floor, which makes it at most about three.
+        """
+        return float(self.columns if self.matrix_multiplier is None else min(self.columns, 3))
+
+    def average_stddev(self, phase: int = 1) -> Any:
+        """Of the mean noise of the steps of a phase, for a radius of one."""
+        steps, multiplier = self.phases[phase]
+        return PER_RADIUS * multiplier / self.num_users / steps**0.5
+
+    def step_size(self, phase: int, bends: _typical_link.Bends, radius: Any) -> Any:
+        """η of a phase, by the time that it may last.
+
+        A descent for a time t = η·T leaves e^(-h·t) of the way along a direction of second derivative h, and
+        the noise of its average is s/h there, or about s·t where h·t < 1. If what is to be found has the size
+        τ along each direction, then after t = τ/s all that is left to find lies where the noise is larger. So
+        t is half of this in the first phase, and all of it in the second; τ is the planned margin over the
+        root of the number of columns. No time is shorter than some multiples of 1/curvature, and no step
+        longer than one over the largest curvature that the mean over rows may be taken to have.
+
+        Args:
+            phase: 0 or 1.
+            bends: of the link.
+            radius: to which users' gradients are clipped.
+        """
+        noise = self.average_stddev(phase) * radius
+        time = _TIMES[phase] * self.margin_scale / (noise * self.columns**0.5)
+        least = bends.flatness * _LEAST_TIMES[phase] / bends.largest
+        steps, _ = self.phases[phase]
+        xp = array_namespace(time, least, bends.mean)
+        largest = xp.asarray(self.largest_moment)
+        return xp.minimum(xp.maximum(time, least) / steps, 1.0 / (largest * bends.mean))
 
     @property
     def user_gradients(self) -> int:

@@ -13,10 +13,10 @@ What it computes, each stage from the releases of those before it:
 6. a second phase whose iterates are averaged. In both phases gradients are clipped to a radius that follows
    the quantile, but never above the one that was found.
 
-The lengths of steps and the ridges balance noise against signal (``_whitened_descent``): the less of the
-parameters can be seen through the noise, the nearer to the start they stay. So what is known beforehand, from
-public data or another study, belongs into ``params``, the mean of a prior whose scale is the plan's
-``margin_scale``.
+The lengths of steps (``Plan.step_size``) and the ridges (``_whitened_descent``) balance noise against signal:
+the less of the parameters can be seen through the noise, the nearer to the start they stay. So what is known
+beforehand, from public data or another study, belongs into ``params``, the mean of a prior whose scale is the
+plan's ``margin_scale``.
 
 With K outputs, such as the classes of ``losses.softmax``, params is a matrix W = T·V, ``[columns, K]``:
 coordinates are of its rows, gradients are clipped in Frobenius norm, the intercept is K numbers, and time
@@ -76,8 +76,7 @@ from dpsco_jax.solvers.user_level import (
 )
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
 from dpsco_jax.solvers.user_level._linear_model_plan import smooth_linear_model
-from dpsco_jax.solvers.user_level._whitened_descent import INSIDE_WEIGHT
-from dpsco_jax.solvers.user_level._whitened_plan import Plan, plan, require_sizes
+from dpsco_jax.solvers.user_level._whitened_plan import INSIDE_WEIGHT, Plan, plan, require_sizes
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -259,7 +258,7 @@ def _covariance_of(
 ) -> tuple[dict[str, jax.Array], privacy.PrivacyLoss]:  # fmt: skip
     """What ``solve`` returns as released, and what it cost."""
     to_params = coordinates.to_params
-    variance = jnp.mean(jnp.square(radii)) * _whitened_descent.average_stddev(plan) ** 2
+    variance = jnp.mean(jnp.square(radii)) * plan.average_stddev() ** 2
     ridge = variance * plan.dim / plan.margin_scale**2 * jnp.eye(plan.dim)
     ridge += objective.ridge * to_params.T @ to_params
     found, loss = _covariance.released(key, plan, model, curvature, rows, at, ridge, variance)

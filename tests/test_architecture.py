@@ -87,7 +87,12 @@ def test_the_tests_that_are_not_quick_are_there():
             assert not gone, f"tests/tiers.py: {path} has no {gone}"
     size = "tests/solvers/test_contract.py::test_a_size_that_lets_a_run_draw_more_costs_more"
     assert [tiers.is_full(f"{size}[{row}]") for row in ("sgd, full", "sgd, fixed")] == [False, True]
-    assert not tiers.is_full("tests/test_architecture.py::test_systems_are_counted")
+    quick = "tests/test_architecture.py::test_systems_are_counted"
+    assert not tiers.is_full(quick)
+    said = tiers.report({quick: 2.0, f"{size}[sgd, full]": 1.0, f"{size}[sgd, fixed]": 3.0})
+    assert said.splitlines() == [
+        *("quick: 2 tests, 3 seconds", "full: 1 tests, 3 seconds", f"   2.0  {quick}"),
+    ]
 
 
 def test_systems_are_counted():

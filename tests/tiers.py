@@ -8,8 +8,14 @@ are not slow run by ``pytest tests/solvers/test_sgd.py``.
 Where ``make test`` takes longer than CONTRIBUTING allows, its dearest tests are named here. Quick remain a
 call of every public name, a row of each family in the contract tables, curves, ledgers, refusals, short
 examples, and what the documents say of the house.
+
+    TEST_COSTS=/tmp/costs make test-all    appends the seconds of processor time of every test to the file
+    python -m tests.tiers /tmp/costs       what each tier costs, and the dearest tests that are quick
 """
 
+import pathlib
+import sys
+from collections import defaultdict
 from collections.abc import Mapping
 
 # Tests over the rows of ``solvers/private_table``: quick for one row of each family, full for the others.
@@ -93,3 +99,29 @@ def is_full(test: str) -> bool:
     if function in BY_FAMILY.get(path, ()):
         return case.split("-")[0] not in ROWS
     return function in FULL.get(path, ())
+
+
+def report(costs: Mapping[str, float], above: float = 1.5) -> str:
+    """What each tier costs, and the quick tests that cost more than so many seconds, over all their cases."""
+    tiers: dict[bool, list[float]] = {False: [], True: []}
+    dear: dict[str, float] = defaultdict(float)
+    for test, seconds in costs.items():
+        tiers[is_full(test)].append(seconds)
+        if not is_full(test):
+            dear[test.split("[")[0]] += seconds
+    lines = [
+        f"{name}: {len(tiers[full])} tests, {sum(tiers[full]):.0f} seconds"
+        for name, full in (("quick", False), ("full", True))
+    ]
+    found = sorted((seconds, test) for test, seconds in dear.items() if seconds > above)
+    return "\n".join([*lines, *(f"{seconds:6.1f}  {test}" for seconds, test in reversed(found))])
+
+
+def main() -> None:
+    """Print the report of a file of costs; of a test that has run twice the last counts."""
+    rows = [line.split(" ", 1) for line in pathlib.Path(sys.argv[1]).read_text().splitlines()]
+    print(report({test: float(seconds) for seconds, test in rows}))
+
+
+if __name__ == "__main__":
+    main()

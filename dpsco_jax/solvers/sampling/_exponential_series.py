@@ -35,7 +35,6 @@ class Estimate(NamedTuple):
 def estimate(
     key: jax.Array,
     read: Callable[[Array, Array], Any],
-    parts: int,
     scale: Any,
     num_records: int,
     num_terms: int,
@@ -46,9 +45,8 @@ def estimate(
 
     Args:
         key: a typed key.
-        read: ``read(part, j)``, a float64 scalar for an index j in [0, n). X_j is read(1, j) - read(0, j), or
-            read(0, j) if there is one part. It is traced once, so that both values are of one function.
-        parts: 1 or 2.
+        read: ``read(part, j)``, a float64 scalar for an index j in [0, n); X_j is read(1, j) - read(0, j).
+            It is traced once, so that both values are of one function.
         scale: k, by which X_j is multiplied.
         num_records: n.
         num_terms: A, static.
@@ -68,9 +66,9 @@ def estimate(
 
     def add(trip: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         total, product, held = carry
-        i, part = trip // parts, trip % parts
+        i, part = trip // 2, trip % 2
         found = read(part, drawn[i])
-        whole = part == parts - 1
+        whole = part == 1
         product = jnp.where(whole, product * (scale * (found - held)), product)
         ended = whole & jnp.asarray(last)[i]
         total = total + jnp.where(ended & (i < needed), product, 0.0)
@@ -79,7 +77,7 @@ def estimate(
         return total, product, jnp.where(whole, 0.0, found)
 
     one, zero = jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64)
-    trips = parts * (len(last) if constant_time else needed)
+    trips = 2 * (len(last) if constant_time else needed)
     value, _, _ = jax.lax.fori_loop(0, trips, add, (one, one, zero))
     return Estimate(value, length, needed)
 

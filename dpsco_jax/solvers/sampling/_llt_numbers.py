@@ -189,7 +189,7 @@ def numbers(
     counts = 0.5 * (1.0 - one)
     attempt = setting.attempt
     missed = math.exp(setting.num_attempts * math.log1p(-attempt))
-    wrong = roundings.acceptance_error(setting.inner, setting.num_terms, setting.num_users, 0.0)
+    wrong = roundings.acceptance_error(setting.inner, setting.num_terms, setting.num_users)
     # (6) rounding of a step.
     middle, outer = (bounds.second_moment(xp, dim, p, r) ** 0.5 for r in (inside, radius))
     straight = math.sqrt(stretch) * (2.0 * (dim + 3.0) * middle + 7.0 * b * outer)

@@ -8,11 +8,9 @@ or the other way round: step size, terms, steps and trials for a τ (T, Algorith
 with constants of our own). For every data set of n records whose losses are convex and G-Lipschitz the law of
 the last point is within total variation τ of the target; docs/theory/rejection_oracle.md derives each part.
 Normal numbers are taken for exact, and points for the real numbers that they are; whatever tests them is
-charged. If the computed loss is one function of point and record, its roundings change the target, once;
-otherwise they change every step.
+charged. The computed loss is one function of point and record, so its roundings change the target, once.
 
-For a regularizer ψ = (a/2)·‖x‖_q², 1 < q < 2, with N = ‖y‖_q and D(h) what ψ/a exceeds its tangent by at y +
-h,
+For a regularizer ψ = (a/2)·‖x‖_q², 1 < q < 2, with N = ‖y‖_q and D(h) what ψ/a is above its tangent at y + h,
 
     D(h) ≤ c₁·N^{2-q}·‖h‖_q^q + c₂·‖h‖_q²,    c₁ = 2^{2-q}/q,    c₂ = max(5/2, (2/q - 1)·(q² + 2^{4-2q})),
 
@@ -59,18 +57,14 @@ _OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs t
 
 
 class Rounding(NamedTuple):
-    """The error of computed numbers at distance r of the start: at most ``at_start`` + r·``slope``.
+    """The error of computed k·f(x; s): at distance r of the start at most ``at_start`` + r·``slope``.
 
-    Attributes:
-        at_start: of k·f(x; s) if consistent, otherwise of k·(f(z; s) - f(x; s)); for every record.
-        slope: what it may grow by for each unit of distance.
-        consistent: whether computed differences are those of one computed function, as they are where
-            ``rejection_oracle`` computes them from losses.
+    Computed differences are those of one computed function, since one piece of compiled code serves both
+    values.
     """
 
     at_start: Any
     slope: Any
-    consistent: bool = True
 
     def within(self, distance: Any) -> Any:
         """The largest error at points that are at most so far from the start."""
@@ -168,23 +162,18 @@ def certified(
     deviation = xp.sqrt(eta / (1.0 + drift))
     found, failing = _counted(sizes, steps, eta, deviation, reach, escape)
     error = sizes.rounding.within(reach) + found.potential
-    shifted = 0.0
-    if sizes.rounding.consistent:
-        c, convexity, distance, shifted = computed_target(c, convexity, distance, error)
+    c, convexity, distance, shifted = computed_target(c, convexity, distance, error)
     if everywhere:
         farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
     # A density within e^{±2h} has tails that are e^{4h} as heavy at most, for x and for z.
     one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(found.potential, 1.0))
     counts = 0.5 * (1.0 - xp.minimum(one, 1.0))
-    left = 0.0 if sizes.rounding.consistent else error
-    wrong = acceptance_error(c, num_terms, sizes.num_records, left) + 2.0 * found.error
+    wrong = acceptance_error(c, num_terms, sizes.num_records) + 2.0 * found.error
     proven = (wrong < counts) & (shifted < 1.0)
     wrong, counts = xp.where(proven, wrong, 0.0), xp.where(proven, counts, 0.5)
-    norms = power_norms(c, num_terms, 0.0)
-    spread = sum(norm / math.factorial(b) for b, norm in enumerate(norms)) - 1.0
-    contracts = not everywhere and not sizes.rounding.consistent
-    rounding = shifted + steps_rounding(wrong, counts, spread, drift, steps, contracts)
+    # Steps for computed losses need not contract distances, so errors of steps add up.
+    rounding = shifted + _UP * steps * (wrong / (counts - wrong))
     acceptance = xp.where(proven, (counts - wrong) * found.acceptance**2, 0.0)
     possible = acceptance > 0.0
     capped = chain_lengths.trials_variation(steps, trials, xp.where(possible, acceptance, 0.5))
@@ -271,7 +260,7 @@ def _require(sizes: Sizes) -> None:
 
 
 class Target(NamedTuple):
-    """The target that the computed losses have, where they are consistent."""
+    """The target that the computed losses have."""
 
     c: Any  # for which differences of computed losses have the tails of exact ones
     convexity: Any  # the logarithmic Sobolev constant
@@ -293,48 +282,20 @@ def computed_target(c: Scalar, convexity: Scalar, start_distance: Scalar, error:
     )
 
 
-def acceptance_error(c: Any, num_terms: int, num_records: int, error: Any) -> Any:
+def acceptance_error(c: Any, num_terms: int, num_records: int) -> Any:
     """e: how much rounding changes the probability that x is accepted, in the mean square over x.
 
     Args:
         c: η(kG)².
         num_terms: A.
         num_records: n.
-        error: of a difference, but for roundings in proportion to it.
     """
-    norms = power_norms(c, num_terms, error)
     each = range(1, num_terms + 1)
-    values = error * sum(norms[b - 1] / math.factorial(b - 1) for b in each)
+    # Bounds on the root mean squares of |X|^b, b = 0, ..., A.
+    norms = [1.0] + [(moment(c, 2 * b) ** (0.5 / b)) ** b for b in each]
     arithmetic = 1.0 + sum((3 * b + num_terms) * norms[b] / math.factorial(b) for b in each)
     indices = (math.e - 1.0) * num_terms * num_records * 2.0**-65
-    return 1.01 * (0.5 * (values + _UNIT * (arithmetic + sum(norms[2:]))) + _UNIT + indices)
-
-
-def power_norms(c: Any, num_terms: int, error: Any) -> list[Any]:
-    """Bounds on the root mean squares of (|X| + error)^b, b = 0, ..., A."""
-    each = range(1, num_terms + 1)
-    return [1.0] + [(moment(c, 2 * b) ** (0.5 / b) + error) ** b for b in each]
-
-
-def steps_rounding(
-    error: Any, counts: Any, spread: Any, drift: Any, num_steps: Any, contracts: bool
-) -> Any:
-    """What an acceptance error adds to the total variation of T steps.
-
-    Args:
-        error: e.
-        counts: a lower bound on the probability of acceptance, above e.
-        spread: Σ_b of the norms of X^b over b!, which bounds twice the deviation of that probability.
-        drift: ηm.
-        num_steps: T.
-        contracts: whether errors of steps move points, in a chain whose steps contract.
-    """
-    once = error / (counts - error)
-    if not contracts:
-        return _UP * num_steps * once
-    moved = 0.5 * once * (1.0 + 0.5 * spread / counts) * (1.0 + drift) / drift
-    xp, (every, few) = as_floats(num_steps * once, once + moved)
-    return _UP * xp.minimum(every, few)
+    return 1.01 * (0.5 * (_UNIT * (arithmetic + sum(norms[2:]))) + _UNIT + indices)
 
 
 def farthest_point(

@@ -65,7 +65,6 @@ def oracle(
     num_terms: int,
     indices: str = "prefix",
     constant_time: bool = False,
-    difference: Callable[[Any, Any, Any], Any] | None = None,
 ) -> alternating_sampler.Oracle:
     """The oracle of ``alternating_sampler.run`` for one target.
 
@@ -79,9 +78,6 @@ def oracle(
         num_terms: A, static, at least 3.
         indices: ``"prefix"`` or ``"fresh"``.
         constant_time: static; whether the differences of all A terms are computed in every trial.
-        difference: ``difference(z, x, record)``, equal to loss(z, record) - loss(x, record), for losses whose
-            differences can be had without cancellation. If left out it is that of two values of one compiled
-            loss, whose roundings are then those of one function, which costs least.
 
     Raises:
         ValueError: an argument is out of range, the data have other leading axes, or jax_enable_x64 is off.
@@ -99,8 +95,6 @@ def oracle(
     num_terms = _checks.require_integer("num_terms", num_terms, 3, 18)
     _checks.require_choice("indices", indices, _exponential_series.INDICES)
     constant_time = _checks.require_flag("constant_time", constant_time)
-    if difference is not None:
-        _checks.require_callable("difference", difference)
 
     def diffuse(key: Array, state: State) -> State:
         noise = jax.random.normal(key, state.params.shape, jnp.float64)
@@ -114,13 +108,10 @@ def oracle(
 
         def read(part: Array, j: Array) -> Array:
             record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[j], data)
-            if difference is None:
-                return _scalar("loss", loss(jnp.where(part == 1, z, x), record))
-            return _scalar("difference", difference(z, x, record))
+            return _scalar("loss", loss(jnp.where(part == 1, z, x), record))
 
-        parts = 2 if difference is None else 1
         series = _exponential_series.estimate(
-            series_key, read, parts, scale, num_records, num_terms, indices, constant_time
+            series_key, read, scale, num_records, num_terms, indices, constant_time
         )
         coin = _exponential_series.unit_interval(jax.random.bits(coin_key, (), jnp.uint64))
         return State(x, state.prepared), x_counts & z_counts & (coin < 0.5 * series.value)

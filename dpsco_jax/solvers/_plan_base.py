@@ -115,8 +115,8 @@ class MadeFor:
             wanted = "the name of one field of the plan, or of what it is made of"
             _checks.require(len(found) == 1, "changes", name, wanted)
             together.setdefault(found[0][:-1], {})[name] = value
-        # What is inside of something else first, or the other would be put back.
-        for path in sorted(together, key=len, reverse=True):
+        # What is inside of something that is replaced as well is edited in the new one.
+        for path in sorted(together, key=len):
             made = _replaced(made, path, together[path])
         return made  # type: ignore[no-any-return]
 

@@ -56,7 +56,7 @@ class ClusteredReleases:
 
     Attributes:
         num_users: n, public: the divisor.
-        signed: whether negative counts count; if not, they are none.
+        signed: whether negative counts count; otherwise they are left out.
         cluster_of_item: ``[items]``, integers: the cluster of every item.
         radius: ρ of all clusters, or ``[clusters]``.
         noise_multiplier: standard deviation over sensitivity, the same in all clusters.

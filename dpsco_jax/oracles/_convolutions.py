@@ -52,7 +52,7 @@ def of_batches(program: Any) -> bool:
 
     So do functions with a rule of their own for batches (``jax.custom_batching.custom_vmap``) and the
     ``unvmap_any`` of equinox, by which ``error_if(..., on_error="nan")`` makes all examples NaN where one
-    fails. What asks when a ``while`` ends is left out: whoever is done there stays as he is.
+    fails. What asks when a ``while`` ends is left out: an example that is done there stays as it is.
     """
     for eqn in program.jaxpr.eqns:
         if eqn.primitive.name in _OF_BATCHES:

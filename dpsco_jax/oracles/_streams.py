@@ -83,6 +83,6 @@ def stream_length(num_users: int, batch_size: int) -> int:
 
 
 def words_needed(num_users: int, batch_size: int) -> int:
-    """How long a stream of ``users_of`` is to be, of which some words are nobody's."""
+    """How long a stream of ``users_of`` is to be, some of whose words stand for no user."""
     users, kept = stream_length(num_users, batch_size), 2**32 // num_users * num_users / 2**32
     return math.ceil((users + _SPARE_DEVIATIONS * math.sqrt(users * (1 - kept))) / kept)

@@ -212,7 +212,7 @@ def _require_fitting(data: Any, sample: UserSample) -> None:
 
 
 def _of_these(data: Any, sample: UserSample | None) -> UserSample | None:
-    """The sample with the numbers of users, and with that of the data wherever a number is nobody's."""
+    """The sample, in which a number that belongs to no user of the data is the number of users."""
     if sample is None:
         require_same_rows("data", data)
         return None
@@ -336,7 +336,7 @@ def _take(data: Any, indices: jax.Array) -> tuple[Any, jax.Array]:
 
 
 def _zeros_unless(there: jax.Array, rows: Any) -> Any:
-    """A selection, not a product: of whoever does not count a row may hold NaN."""
+    """Zeros in rows that do not count, by a selection and not a product: they may hold NaN."""
 
     def of_leaf(x: jax.Array) -> jax.Array:
         return jnp.where(there.reshape(-1, *(1,) * (x.ndim - 1)), x, 0).astype(x.dtype)

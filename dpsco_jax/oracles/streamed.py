@@ -57,7 +57,7 @@ class Block(NamedTuple):
     """What is asked of the disk, and what is added of it.
 
     Attributes:
-        users: numbers of the rows, ``[block]``; those that are not counted are anybody's.
+        users: numbers of the rows, ``[block]``; of rows that are not counted they may be any user's.
         counted: bool ``[block]``.
         position: int32 ``[block]``, places in the sample.
         trips: how many chunks of the block there are.
@@ -98,14 +98,14 @@ class Sums:
         self._add = jax.jit(self._added, static_argnames=("impl", "at_once"))
 
     def estimate(self, key: jax.Array, params: Any) -> Estimate:
-        """As ``oracle(key, params, data)`` in memory; who is drawn and how many is secret, as there.
+        """What ``oracle(key, params, data)`` returns in memory; who is drawn, and how many, is secret.
 
         Args:
             key: a typed key.
             params: the point.
 
         Raises:
-            ValueError: ``key`` is none, it or ``params`` are traced, or a file has changed.
+            ValueError: ``key`` or ``params`` are traced, or a file has changed.
         """
         _checks.require_key(key)
         # Inside of a compiled function words are traced, even of a key from outside.

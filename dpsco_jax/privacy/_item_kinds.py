@@ -46,7 +46,7 @@ class ItemsSampled(_kinds.Release):
 def items_sampled(
     noise_multiplier: float, sampling_probability: float, items_per_user: int
 ) -> _kinds.Release:
-    """Of items that are sampled with a probability in [0, 1], at most ``items_per_user`` ≥ 1 of a user."""
+    """A Gaussian on items sampled with a probability in [0, 1], at most ``items_per_user`` of a user."""
     if sampling_probability == 0.0:
         return _kinds.NOTHING
     if items_per_user == 1:

@@ -213,19 +213,19 @@ NOTHING = Approximate(0.0)
 
 
 def gaussian(noise_multiplier: float) -> Release:
-    """Of everybody's records, with any noise multiplier in [0, inf]."""
+    """A Gaussian on everybody's records, with any noise multiplier in [0, inf]."""
     if noise_multiplier == math.inf:
         return NOTHING
     return Gaussian(noise_multiplier) if noise_multiplier > 0 else NonPrivate()
 
 
 def laplace(scale: float) -> Release:
-    """Of everybody's records, with any scale in [0, inf]."""
+    """Laplace noise on everybody's records, with any scale in [0, inf]."""
     return Laplace(scale) if scale > 0 else NonPrivate()
 
 
 def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Release:
-    """Of records that are sampled independently, each with a probability in [0, 1]."""
+    """A Gaussian on records that are sampled independently, each with a probability in [0, 1]."""
     if sampling_probability == 0.0:
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
@@ -236,7 +236,7 @@ def poisson_sampled(sampling_probability: float, noise_multiplier: float) -> Rel
 def users_sampled(
     sampling_probability: float, noise_multiplier: float, cap: float = 1.0
 ) -> Release:
-    """Of users sampled with all units, a sum at most ``cap`` halves of the sensitivity; 1 is a unit alone."""
+    """A Gaussian on users sampled with all units, whose sum is at most ``cap`` halves of the sensitivity."""
     if sampling_probability == 0.0:
         return NOTHING
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
@@ -247,7 +247,7 @@ def users_sampled(
 def sampled_without_replacement(
     population_size: int, batch_size: int, noise_multiplier: float, relation: NeighboringRelation
 ) -> Release:
-    """Of ``batch_size`` records in [0, ``population_size``], uniformly without replacement."""
+    """A Gaussian on ``batch_size`` records of ``population_size``, drawn without replacement."""
     if relation is _ADD:
         # A batch without the record is one with it replaced: twice the norm, with probability q.
         return poisson_sampled(batch_size / population_size, 0.5 * noise_multiplier)
@@ -284,7 +284,7 @@ def repeated(release: Release, count: int) -> Composition:
 
 
 def combined_multiplier(multipliers: Iterable[tuple[float, int]]) -> float:
-    """Of the one Gaussian that is equivalent to several, each as often as it says: Σ 1/σ² adds."""
+    """The multiplier of the one Gaussian that is equivalent to several: Σ 1/σ² adds up."""
     made = list(multipliers)
     if any(sigma == 0.0 for sigma, _ in made):
         return 0.0

@@ -3,8 +3,8 @@
 Three accountants: the closed form, where all releases are unsampled Gaussians; the privacy loss
 distribution of dominating pairs; Rényi curves. None is always the smallest: take the least.
 
-Source: Balle and Wang 2018, Theorem 8 (closed form); ``pld.py`` and ``pairs.py``; ``loss.py`` and the
-modules of the curves. What a kind of release costs, the release itself knows.
+Source: Balle and Wang 2018, Theorem 8 (closed form); ``pld``; ``loss`` and the modules
+of the curves. What a kind of release costs, the release itself knows.
 
 Formal guarantee: each ε is an upper bound under the relation for which the releases were made.
 

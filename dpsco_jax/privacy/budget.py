@@ -24,8 +24,8 @@ class Budget:
         delta: δ in [0, 1). Zero, pure differential privacy, is more than a mechanism with Gaussian noise can
             give: solvers that add it refuse zero.
         allow_large_delta: whether plans may have a δ of at least one over the number of users. They refuse
-            it otherwise, for it says next to nothing: who publishes all that one user, chosen at random,
-            has, keeps to (0, 1/N), and to any ε.
+            it otherwise, for it says next to nothing: to publish all data of one user, chosen at random, is
+            (0, 1/N)-DP.
 
     Example:
         >>> from dpsco_jax import privacy

@@ -4,7 +4,7 @@ A certificate says what is guaranteed, under which neighbouring relation, by who
 which assumptions; it prints as a short text and survives a round trip through JSON.
 
 Source: the closed form of the Gaussian is Balle and Wang 2018, Theorem 8; the privacy loss distribution
-is in ``pld.py``, the dominating pairs in ``pairs.py``.
+is in ``pld.convolution``, the dominating pairs in ``pld.pairs``.
 
 Formal guarantee: the event is (ε, δ)-DP under the relation if the assumptions hold. ε is an upper bound;
 every accountant rounds against itself, and the least of their bounds is taken.

@@ -146,7 +146,7 @@ def decreasing_root(
     Steps of growing length from the start bracket the root; then false position, aimed a little past
     the root, with a bisection whenever two steps have not halved the bracket. The first step is right
     if the slope is about -1, as that of log ε against the logarithm of the noise mostly is. With a
-    ``slope`` (what is not negative is none) the first steps are Newton's and the secants that follow.
+    negative ``slope`` the first steps are Newton's and the secants that follow.
     """
     low, at_low, high, at_high = -math.inf, math.inf, math.inf, -math.inf
     point, step = start, 0.0

@@ -57,7 +57,7 @@ class PoissonItems(NamedTuple):
             relation: ADD_OR_REMOVE_ONE or REPLACE_SPECIAL, of one user.
 
         Raises:
-            ValueError: for another relation, or an argument out of range.
+            ValueError: there is no proof under the relation.
         """
         require_probability("probability", self.probability)
         return binomial.item_sampled_gaussian(
@@ -68,8 +68,7 @@ class PoissonItems(NamedTuple):
         """One Gaussian release as accountants on the host see it.
 
         Raises:
-            ValueError: unless the relation is ADD_OR_REMOVE_ONE or REPLACE_SPECIAL, or for an argument out of
-                range.
+            ValueError: there is no proof under the relation.
         """
         rate, k = self._checked()
         require_multiplier("noise_multiplier", noise_multiplier)

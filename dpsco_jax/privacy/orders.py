@@ -5,7 +5,7 @@ Where the curve is smooth, a coarse grid loses nothing. A subsampled release has
 which its curve explodes, and an optimum just below the cliff loses up to one step of the grid: hence 16
 orders an octave of α - 1 where ε between 0.1 and 10 has its optimum, and fewer outside.
 
-Formal guarantee: none is needed; any grid gives a valid ε.
+Formal guarantee: any grid gives a valid ε.
 
 Cost: the length of every privacy loss.
 """

@@ -81,7 +81,7 @@ class Poisson(NamedTuple):
             relation: the one under which the sensitivity was formed.
 
         Raises:
-            ValueError: for another relation.
+            ValueError: there is no proof under the relation.
         """
         require_probability("probability", self.probability)
         if relation is NeighboringRelation.REPLACE_ONE:
@@ -131,7 +131,7 @@ class PoissonUsers(NamedTuple):
             relation: REPLACE_ONE or REPLACE_SPECIAL, of one unit.
 
         Raises:
-            ValueError: for another relation, or an argument out of range.
+            ValueError: there is no proof under the relation.
         """
         self._check()
         require_relation("relation", relation, _kinds.UsersSampled.relations)
@@ -146,8 +146,7 @@ class PoissonUsers(NamedTuple):
         """One Gaussian release as accountants on the host see it.
 
         Raises:
-            ValueError: unless the relation is REPLACE_ONE or REPLACE_SPECIAL, or for an argument out of
-                range.
+            ValueError: there is no proof under the relation.
         """
         self._check()
         require_multiplier("noise_multiplier", noise_multiplier)
@@ -192,7 +191,7 @@ class WithoutReplacement(NamedTuple):
             relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
 
         Raises:
-            ValueError: for another relation, or if a size is no integer (10.0 is none) or out of range.
+            ValueError: there is no proof under the relation, or a size is no integer (10.0 is none).
         """
         _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
         return subsampling.subsampled_gaussian_without_replacement(
@@ -205,8 +204,7 @@ class WithoutReplacement(NamedTuple):
         """One Gaussian release as accountants on the host see it.
 
         Raises:
-            ValueError: unless the relation is REPLACE_ONE or ADD_OR_REMOVE_ONE, or if a size is no integer
-                (10.0 is none) or out of range.
+            ValueError: there is no proof under the relation, or a size is no integer (10.0 is none).
         """
         _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
         population = require_integer("population_size", self.population_size, 1)
@@ -226,7 +224,7 @@ class WithoutReplacement(NamedTuple):
         """The event of one Gaussian release, under REPLACE_ONE.
 
         Raises:
-            ValueError: if a size is no integer (10.0 is none) or out of range.
+            ValueError: a size is no integer (10.0 is none).
         """
         _require_sizes(population_size=self.population_size, batch_size=self.batch_size)
         return events.subsampled_gaussian_without_replacement(
@@ -254,7 +252,7 @@ class WithReplacement(NamedTuple):
             relation: REPLACE_ONE or ADD_OR_REMOVE_ONE.
 
         Raises:
-            ValueError: for another relation, or if a size is no integer (10.0 is none) or out of range.
+            ValueError: there is no proof under the relation, or a size is no integer (10.0 is none).
         """
         _require_sizes(population_size=self.population_size, num_draws=self.num_draws)
         require_whole("num_draws", self.num_draws, 0)

@@ -101,7 +101,7 @@ class StoredUsers:
         """The same users in another form, which is made of each block after it was read.
 
         Args:
-            form: of ``UserData``; what it makes of a user depends on nobody else.
+            form: of ``UserData``; what it makes of a user depends on no other user.
         """
         _checks.require_callable("form", form)
         other = copy.copy(self)

@@ -122,7 +122,7 @@ def sco(
     lipschitz_diff: SupportsFloat,
     regularizer_range: SupportsFloat,
 ) -> Draw:
-    """The draw of least population risk (T Thms 3.6.9, 4.4.6); arguments as for ``erm``.
+    """The draw of least population risk (T Thms 3.6.9, 4.4.6).
 
     Args:
         gdp: s.

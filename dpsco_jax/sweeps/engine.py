@@ -115,7 +115,7 @@ def run(
         experiment: an instance of the experiment, its fields the configuration.
         store: where finished cells are, open.
         options: how to run; ``Options()`` by default.
-        progress: who is told how it goes, such as a ``progress.Progress``; nobody by default.
+        progress: a listener, such as a ``progress.Progress``; none by default.
         executor: where cells are computed, such as a ``ray_cluster.Ray``; in this process by default.
         share: which part of the cells counts as the experiment's; all by default.
         known: another store of the experiment, which is only read. Cells that have a result there do not

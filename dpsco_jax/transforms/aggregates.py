@@ -195,7 +195,7 @@ def summed_contributions(
 
 
 def _require_user_axis(updates: Any, params: Any) -> None:
-    """``ValueError`` if updates have the shapes of the parameters themselves: nobody's, or already summed."""
+    """``ValueError`` if updates have the shapes of the parameters themselves: they have no axis of users."""
     given: Any = jax.tree.structure(updates)
     if given != jax.tree.structure(params):
         return

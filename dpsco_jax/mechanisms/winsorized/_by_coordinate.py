@@ -2,7 +2,7 @@
 
 ``of_columns(numbers, columns)`` gets, for some coordinates, the values of all users. Each device makes the
 columns of its own users and sends to every other device those coordinates which that one takes: one exchange,
-by which nobody holds more numbers than before it. Results, one number a coordinate, are then told to all.
+by which no device holds more numbers than before. Results, one number a coordinate, are then told to all.
 Meshes are those that ``dpsco_jax._sharding`` finds.
 
 Every coordinate is taken by one device, which has the values of all users in their order, so that its result,
@@ -35,7 +35,7 @@ def found(
     Args:
         spread: of ``_sharding.found``.
         columns_of: ``columns_of(rows, *others)`` of some users returns ``[num_columns, users]``; what it
-            makes of a user depends on nobody else.
+            makes of a user depends on no other user.
         of_columns: ``of_columns(numbers, columns, *others)`` returns a result for each of the columns of
             these numbers.
         num_columns: how many coordinates there are.

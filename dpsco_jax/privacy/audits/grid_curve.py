@@ -6,7 +6,7 @@ and P(S) - e^ε·Q(S) over sets S of grid points, beside the curve of two Gaussi
 Source: T Theorems 3.2.1 and 4.1.3, section 4.3: if both potentials are m-strongly convex in a norm in which
 B - A is H-Lipschitz, the pair is H/√m-GDP. For whoever wants to see it on potentials of their own.
 
-Formal guarantee: of the theorem, above. What was declared is looked at on the grid and refused where it is
+Formal guarantee: that of the theorem. What was declared is looked at on the grid and refused where it is
 seen to be false: differences of B - A between neighbours, and second differences of A and B along the axes
 and diagonals. That proves nothing of a potential between the points; a sum over a grid is the integral up
 to the grid's error, and mass beyond the grid is left out. Run it on public potentials: it is an experiment,

@@ -116,7 +116,7 @@ _NEAR_ROOT = 1e-12
 def response_mus(
     response_epsilons: np.ndarray, epsilons: np.ndarray | float, deltas: np.ndarray
 ) -> np.ndarray:
-    """``composition.response_gaussian_mu`` of many: checked by nobody and exact to some 1e-9, relative.
+    """``composition.response_gaussian_mu`` of many, without checks and exact to some 1e-9, relative.
 
     Args:
         response_epsilons: ε₁, ``[requests]``, in [0, ε).

@@ -2,7 +2,7 @@
 
 From threshold, kept level, test and noise of ``ConcentratedReleases``: how far the mean moves (κ), how likely
 a batch passes that is not concentrated, how likely coins differ more than allowed
-(docs/theory/concentrated_mean.md, sections 1 to 8). Nobody holds these: ledger and certificate call
+(docs/theory/concentrated_mean.md, sections 1 to 8). They are not stored: ledger and certificate call
 ``as_run``, on the host or inside of ``jit``.
 
 The phase's numbers are bounds where ``holds`` is true; nothing is proven elsewhere. The core c and

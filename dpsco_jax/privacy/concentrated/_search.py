@@ -200,8 +200,8 @@ def least_noise(
 ) -> Split | None:
     """The split that needs the least noise, each calibrated up to ``under``; None if none meets the budget.
 
-    What does not meet the budget with the least noise so far needs more, and is not calibrated. That are
-    nearly all of them, since what promises the least noise comes first; what is found does not depend on it.
+    What does not meet the budget with the least noise so far needs more, and is not calibrated. These
+    are nearly all of them, since what promises the least noise comes first; the order decides only the time.
     """
     found: Split | None = None
     is_hopeless = False

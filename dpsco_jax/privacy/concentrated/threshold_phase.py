@@ -9,7 +9,7 @@ Source: U Algorithm 1 and Theorem 3.2 (T Algorithm 28, Theorem 9.3.2); T Algorit
 (F Algorithm 2); T Algorithm 31, lines 10 to 22. Constants and proofs are ours.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data, whatever the data, under REPLACE_ONE, or under
-REPLACE_SPECIAL, where the special user is close to nobody (itself excepted) and has weight zero. Assumed:
+REPLACE_SPECIAL, where the special user is close to no user but itself and has weight zero. Assumed:
 a user moves one vector; batches and noisy thresholds stay secret; the phase stops at the first failed test;
 a vector's closeness to another depends on these two alone. Proofs: docs/theory/concentrated_mean.md.
 

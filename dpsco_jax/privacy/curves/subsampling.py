@@ -14,7 +14,7 @@ Source: Balle, Barthe and Gaboardi 2018 (amplification by subsampling); Sason an
 representation); Lebeda, Regehr, Kamath and Steinke 2024 (fixed-size batches under add/remove). Smaller at
 every order than Theorem 27 of Wang, Balle and Kasiviswanathan 2019, which has a factor 4.
 
-Formal guarantee: as stated for each relation; who was drawn is never revealed.
+Formal guarantee: a bound under each relation above; who was drawn is never revealed.
 
 Cost: about 60,000 exponentials for the whole curve, 16 times that with replacement.
 """
@@ -64,7 +64,7 @@ def subsampled_gaussian_without_replacement(
     Sizes are whole numbers. A traced number that is out of its range, not whole or NaN has an unbounded loss.
 
     Raises:
-        ValueError: for another relation, or an argument out of range.
+        ValueError: there is no proof under the relation.
     """
     _check(noise_multiplier, population_size, batch_size, 1, relation)
     if not isinstance(population_size, jax.core.Tracer):
@@ -94,7 +94,7 @@ def subsampled_gaussian_of_fraction(
     A traced number that is out of its range, or NaN, has an unbounded loss.
 
     Raises:
-        ValueError: for another relation, or an argument out of range.
+        ValueError: there is no proof under the relation.
     """
     require_relation("relation", relation, _RELATIONS)
     require_multiplier("noise_multiplier", noise_multiplier)
@@ -129,7 +129,7 @@ def subsampled_gaussian_with_replacement(
     Sizes are whole numbers. A traced number that is out of its range, not whole or NaN has an unbounded loss.
 
     Raises:
-        ValueError: for another relation, or an argument out of range.
+        ValueError: there is no proof under the relation.
     """
     _check(noise_multiplier, population_size, batch_size, 2, relation)
     require_probability("tail_probability", tail_probability)

@@ -40,7 +40,7 @@ def binomial_replaced_gaussian(
 ) -> Pair:
     """Σ_j p_j N(j/2, s²) against Σ_j p_j N(-j/2, s²): ``count`` units replaced, under REPLACE_ONE of each.
 
-    Its own reverse.
+    The pair is its own reverse.
     """
     s, places, logs = _checked(noise_multiplier, sampling_probability, count)
     if sampling_probability == 1.0:

@@ -16,7 +16,7 @@ to some set of the same kind, the same one for all moves from p.
 Source: elementary; Duchi, Shalev-Shwartz, Singer and Chandra 2008 for simplex and ℓ1 ball, with τ found by
 halving in place of a sort.
 
-In exact arithmetic the projection onto W less p, so two moves are brought no further apart.
+In exact arithmetic the move is the projection onto W less p, so two moves are brought no further apart.
 Floats add an error of some units in the last place of the larger of the moves, before or after, times √dim.
 
 Cost: one pass over the move; 30 passes for simplex and ℓ1 ball.

@@ -1,6 +1,7 @@
 """log E exp(t·r) for r² of a Gamma law with shape d/2: what bounds how far ψ rises.
 
-Log of ∫ r^d·exp(t·r - r²) dr/r over the same with t = 0, by the trapezoidal rule in s = log r.
+It is computed as the logarithm of ∫ r^d·exp(t·r - r²) dr/r over the same with t = 0, by the trapezoidal rule
+in s = log r.
 
 If ‖y‖_q has the law of r/√a, Hölder gives ψ(x) - ψ(0) <= log E exp(‖x‖_p·‖y‖_q). The derivative in t is the
 mean of r under the tilted law, at most m = (t + √(t² + 8d))/4: integrating the derivative of r times the

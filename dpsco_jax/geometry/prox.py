@@ -18,7 +18,7 @@ set K, "proximal point, then projection" is the joint minimizer for
 
 For the ℓ1 norm over a ball around another point, or a simplex, it is not, and ``splits`` says so.
 
-Formal guarantee: none needed: terms do not look at data.
+Formal guarantee: terms do not look at data.
 
 Cost: one pass over the parameters.
 """

@@ -7,18 +7,17 @@ ball of radius r and for y ~ N(0, ρ²I).
 Source: thesis chapter 1, Claim 1.4.2 and Fact 1.4.3 (there with smoothness √d·G/r and bias G·r);
 the sharp constants are derived here.
 
-- Smoothness. The gradients of f_r at two points differ by at most 2G times the total variation
-distance
+- Smoothness. The gradients of f_r at two points differ by at most 2G times the total variation distance
   of the two shifted kernels. For the ball that is (V_{d-1} / V_d)·‖a - b‖/r at most, with V_d the
   volume of the unit ball, so f_r is (c_d·G/r)-smooth with c_d = 2V_{d-1}/V_d =
-  (2/√π)·Γ(d/2+1)/Γ((d+1)/2), below √d. For the Gaussian it is 2Φ(‖a - b‖/(2ρ)) - 1 ≤ ‖a -
-  b‖/(ρ√(2π)), so the smoothed loss is √(2/π)·G/ρ-smooth. Both are attained, by G·|<u, w>|.
+  (2/√π)·Γ(d/2+1)/Γ((d+1)/2), below √d. For the Gaussian it is 2Φ(‖a - b‖/(2ρ)) - 1 ≤
+  ‖a - b‖/(ρ√(2π)), so the smoothed loss is √(2/π)·G/ρ-smooth. Both are attained, by G·|<u, w>|.
 - Bias. f ≤ f_r ≤ f + G·E‖y‖ by Jensen and by Lipschitzness, with E‖y‖ = r·d/(d+1) for the ball and
   ρ·√2·Γ((d+1)/2)/Γ(d/2) ≤ ρ√d for the Gaussian. Attained by G·‖w‖ at zero.
 
 The loss must be Lipschitz within r of the domain (everywhere, for the Gaussian), not only on it.
 
-Formal guarantee: none needed: draws and constants do not look at data.
+Formal guarantee: draws and constants do not look at data.
 
 Cost: d + 2 normal numbers a draw.
 """

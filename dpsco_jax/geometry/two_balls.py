@@ -7,7 +7,7 @@ Source: elementary, by cases: the nearest point is the point itself, its project
 lies in the other, or else a point of the sphere in which the two boundaries meet: the one in the direction
 of the part of z - b orthogonal to the line through the centres.
 
-Formal guarantee: none needed for privacy; a projection does not look at data. The intersection must not be
+Formal guarantee: a projection does not look at data. The intersection must not be
 empty: ‖a - b‖ ≤ R + r, which nothing checks for traced centres. Membership of the candidates is tested with
 a tolerance of a few roundings of the lengths involved, so a point may lie outside by that much.
 

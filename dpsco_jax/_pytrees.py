@@ -20,7 +20,7 @@ import jax
 
 from dpsco_jax import _checks
 
-__all__ = ["Number", "pytree", "static"]
+__all__ = ["Number", "padded", "pytree", "static"]
 
 _Class = TypeVar("_Class", bound=type[Any])
 
@@ -49,7 +49,15 @@ def static(
     return dataclasses.field(default=default, kw_only=kw_only, metadata=metadata)
 
 
-@typing.dataclass_transform(frozen_default=True, field_specifiers=(static,))
+def padded() -> Any:
+    """A field that is a leaf, an entry for each step of a run: ``_stacking.stacked`` fills up shorter ones.
+
+    Whoever runs reads no entries beyond those of the steps that it makes.
+    """
+    return dataclasses.field(metadata={"padded": True})
+
+
+@typing.dataclass_transform(frozen_default=True, field_specifiers=(static, padded))
 def pytree(cls: _Class) -> _Class:
     """A frozen dataclass whose fields made by ``static()`` are structure, and all others children.
 

@@ -10,11 +10,14 @@ import numpy as np
 from dpsco_jax import _checks
 from dpsco_jax._numerics import array_namespace
 
-__all__ = ["alike", "stacked"]
+__all__ = ["alike", "fit", "stacked"]
 
 
 def alike(values: Sequence[Any]) -> list[Any]:
-    """The values with the same room: fields that are ``joined`` are those of all of them together."""
+    """The values with the room of all: fields that are ``joined`` are those of all of them together.
+
+    Schedules, fields that are ``padded``, end in zeros where another one is longer.
+    """
     first = values[0]
     if any(type(value) is not type(first) for value in values):
         return list(values)
@@ -24,46 +27,48 @@ def alike(values: Sequence[Any]) -> list[Any]:
             each = [getattr(value, field.name) for value in values]
             if field.metadata.get("joined") is not None:
                 each = [field.metadata["joined"](each)] * len(each)
+            elif field.metadata.get("padded", False):
+                each = _padded(each)
             elif not field.metadata.get("static", False):
                 each = alike(each)
             for change, one in zip(changes, each, strict=True):
                 change[field.name] = one
-        return [
-            dataclasses.replace(value, **change)
-            for value, change in zip(values, changes, strict=True)
-        ]
-    if isinstance(first, tuple) and len({len(value) for value in values}) == 1:
+        pairs = zip(values, changes, strict=True)
+        return [dataclasses.replace(value, **change) for value, change in pairs]
+    if isinstance(first, tuple) and first and len({len(value) for value in values}) == 1:
         rows = zip(*(alike(column) for column in zip(*values, strict=True)), strict=True)
         made = getattr(type(first), "_make", tuple)
-        return [made(row) for row in rows] if first else list(values)
+        return [made(row) for row in rows]
     return list(values)
+
+
+def fit(values: Sequence[Any]) -> bool:
+    """Whether the values can be stacked: they differ in numbers and in room alone."""
+    each = alike(values)
+    structures = {jax.tree.structure(value) for value in each}
+    shapes = {tuple(np.shape(leaf) for leaf in jax.tree.leaves(value)) for value in each}
+    return len(structures) == 1 and len(shapes) == 1
 
 
 def stacked(values: Sequence[Any]) -> Any:
     """One value of the room of all, each of whose leaves has an axis of the values in front.
 
-    Where leaves are lists of several lengths the shorter ones end in zeros. Integers of Python become int32.
+    Integers of Python become int32.
 
     Raises:
-        ValueError: the values differ in their structure, or in the number of axes of a leaf.
+        ValueError: there is no value, or they do not ``fit``.
     """
     _checks.require(len(values) >= 1, "values", values, "at least one")
-    each = alike(values)
-    structures = {jax.tree.structure(value) for value in each}
-    _checks.require(len(structures) == 1, "values", len(structures), "of one structure")
-    return jax.tree.map(_column, *each)
+    _checks.require(fit(values), "values", f"{len(values)} of them", "of one structure")
+    return jax.tree.map(_column, *alike(values))
 
 
 def _column(*leaves: Any) -> Any:
     xp = array_namespace(*leaves)
-    rows = [xp.asarray(x, np.int32 if isinstance(x, int) else None) for x in leaves]
-    ranks = {row.ndim for row in rows}
-    _checks.require(len(ranks) == 1, "values", ranks, "of leaves with the same number of axes")
-    shape = [max(lengths) for lengths in zip(*(row.shape for row in rows), strict=True)]
-    padded = [
-        xp.pad(row, [(0, most - here) for most, here in zip(shape, row.shape, strict=True)])
-        if list(row.shape) != shape
-        else row
-        for row in rows
-    ]
-    return xp.stack(padded)
+    return xp.stack([xp.asarray(x, np.int32 if isinstance(x, int) else None) for x in leaves])
+
+
+def _padded(schedules: list[Any]) -> list[Any]:
+    longest = max(len(schedule) for schedule in schedules)
+    xp = array_namespace(*schedules)
+    return [xp.pad(xp.asarray(each), (0, longest - len(each))) for each in schedules]

@@ -369,19 +369,20 @@ def _streamed(key: jax.Array, num_users: int, law: _binomial_counts.Counts) -> U
     return UserSample(jnp.minimum(stream, num_users - 1)[_streams.pack(is_new, capacity)], size)
 
 
-def with_replacement(key: jax.Array, num_users: int, num_draws: int) -> UserSample:
+def with_replacement(key: jax.Array, num_users: int | jax.Array, num_draws: int) -> UserSample:
     """``num_draws`` independent uniform draws; a user may be drawn several times, and counts as often.
 
     Args:
         key: a typed key.
-        num_users: size of the population, static, below 2^31.
+        num_users: size of the population, below 2^31; may be traced.
         num_draws: static, at least 1.
 
     Raises:
         ValueError: if ``num_users`` or ``num_draws`` is not an integer of at least 1.
     """
     require_key(key)
-    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
+    if not isinstance(num_users, jax.core.Tracer):
+        num_users = require_integer("num_users", num_users, 1, MOST_USERS)
     num_draws = require_integer("num_draws", num_draws, 1)
     indices = jax.random.randint(_keys.alone(key), (num_draws,), 0, num_users, jnp.int32)
     return UserSample(indices, num_draws, Draw("with_replacement", num_users, num_draws))

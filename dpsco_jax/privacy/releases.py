@@ -24,6 +24,7 @@ from dpsco_jax._checks import (
     require,
     require_choice,
     require_integer,
+    require_positive,
     require_real,
     require_relation,
 )
@@ -39,7 +40,13 @@ from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
-from dpsco_jax.privacy.sampling import FullBatch, Poisson, PoissonUsers, WithoutReplacement
+from dpsco_jax.privacy.sampling import (
+    FullBatch,
+    Poisson,
+    PoissonUsers,
+    Proven,
+    WithoutReplacement,
+)
 
 Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
 
@@ -229,6 +236,24 @@ class GaussianReleases:
         """What all releases cost, as the ledger of ``privatize`` will have it."""
         return self.steps.loss(self.noise_multiplier)
 
+    def lowered(self) -> "GaussianRun":
+        """What a run uses of them: all sizes as numbers, and the loss of one step.
+
+        Raises:
+            ValueError: if a concrete noise multiplier is not positive.
+        """
+        require_positive("noise_multiplier", self.noise_multiplier)
+        scheme, relation, num_steps = self.steps
+        return GaussianRun(
+            relation=relation,
+            scheme=scheme,
+            batch_size=self.batch_size,
+            num_steps=num_steps,
+            noise_multiplier=self.noise_multiplier,
+            proven_multiplier=self.noise_multiplier,
+            cost=scheme.gaussian_loss(self.noise_multiplier, relation),
+        )
+
     def certificate(self) -> Certificate:
         """The guarantee of the run by the tightest accountant.
 
@@ -237,6 +262,41 @@ class GaussianReleases:
         """
         require_real("noise_multiplier", self.noise_multiplier, 0.0, closed=True)
         return self.steps.certificate(self.noise_multiplier, self.delta)
+
+
+@pytree
+class GaussianRun:
+    """A run of Gaussian releases whose sizes are numbers, as ``GaussianReleases.lowered`` makes it.
+
+    It proves nothing: ``cost`` is what the scheme of the releases has proven for their own static sizes and
+    noise. Several runs of one structure can be stacked, and be those of one program.
+
+    Attributes:
+        relation: which data sets are neighbours.
+        scheme: how the users of a step are drawn.
+        batch_size: K, users of a step.
+        num_steps: T.
+        noise_multiplier: σ over the sensitivity.
+        proven_multiplier: the one for which ``cost`` was proven.
+        cost: the loss of one step.
+    """
+
+    relation: NeighboringRelation = static()
+    scheme: Any
+    batch_size: Number
+    num_steps: Number
+    noise_multiplier: Number
+    proven_multiplier: Number
+    cost: PrivacyLoss
+
+    def lowered(self) -> "GaussianRun":
+        """Itself."""
+        return self
+
+    @property
+    def proven(self) -> Proven:
+        """For ``transforms.privatize``: the scheme, with what it costs."""
+        return Proven(self.scheme, self.relation, self.proven_multiplier, self.cost)
 
 
 def fixed_size(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps:

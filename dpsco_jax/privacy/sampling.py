@@ -12,6 +12,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import (
+    require,
     require_integer,
     require_integers,
     require_multiplier,
@@ -259,3 +260,38 @@ class WithReplacement(NamedTuple):
         return subsampling.subsampled_gaussian_with_replacement(
             noise_multiplier, self.population_size, self.num_draws, relation
         )
+
+
+class Proven(NamedTuple):
+    """A scheme of a run with the loss of one Gaussian release that was proven of it beforehand.
+
+    The proof is for sizes that are static; those of the scheme are the same numbers, which may be traced: of
+    one of several runs in a program.
+
+    Attributes:
+        scheme: how the users of a step are drawn.
+        relation: under which the loss was proven.
+        multiplier: the noise for which it was proven.
+        cost: the loss of one release.
+    """
+
+    scheme: FullBatch | Poisson | WithoutReplacement
+    relation: NeighboringRelation
+    multiplier: Scalar
+    cost: PrivacyLoss
+
+    def gaussian_loss(self, noise_multiplier: Scalar, relation: NeighboringRelation) -> PrivacyLoss:
+        """``cost``; infinite for another noise than that of the proof.
+
+        Args:
+            noise_multiplier: of the release.
+            relation: under which the sensitivity was formed.
+
+        Raises:
+            ValueError: for another relation than that of the proof.
+        """
+        wanted = f"{self.relation.name}, for which this run was proven"
+        require(relation is self.relation, "relation", relation, wanted)
+        xp = array_namespace(noise_multiplier, self.multiplier)
+        same = xp.asarray(noise_multiplier) == xp.asarray(self.multiplier)
+        return unbounded_unless(same, self.cost)

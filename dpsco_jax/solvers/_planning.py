@@ -80,7 +80,7 @@ def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.Us
             _checks.require(
                 population == num_users, "num_users", num_users, f"the planned {population}"
             )
-            return lambda key: sampling.without_replacement(key, population, batch)
+            return sampling.block(population, batch).sampler()
         case FullBatch():
             return None
     raise ValueError(f"scheme must be one that draws users of one record, got {scheme!r}")

@@ -5,6 +5,9 @@ each of which starts where the one before has ended, and one ``Solution`` from t
 a part has not ended well (a test has failed, a number was not finite) nothing moves any more; later parts are
 computed, as a compiled program must, and thrown away.
 
+A compiler takes as long for each part in code of its own as for one. Neighbours that differ in numbers and
+sizes alone are turns of one loop, where they say how (``Turns``): a turn is the same run, its sizes numbers.
+
 Source: localization over disjoint samples as in Feldman, Koren and Talwar 2020, section 5.1; T, Algorithms
 30, 31 and 33; parallel composition (McSherry 2009).
 
@@ -12,27 +15,32 @@ Formal guarantee: a user is assigned to a block by position alone, a public fact
 sets differ in one block. The runs on earlier blocks have the same law on both, the run on that block is
 as private as its own loss says for any starting point, and later runs post-process. The joint loss is thus
 the largest of the losses, not their sum, under whichever relation keeps positions: REPLACE_ONE and
-REPLACE_SPECIAL. Under ADD_OR_REMOVE_ONE all later positions move and nothing of this is true.
+REPLACE_SPECIAL. Under ADD_OR_REMOVE_ONE all later positions move and nothing of this is true. A turn is given
+the position of its first user and the number of its users, both public, and reads nobody else. Part i has
+the key ``_keys.of_part(key, i)``, whether or not it shares a program.
 
-Cost: a block is a slice; where parts are turns of one loop (``_together``), nothing is copied.
+Cost: a block is a slice; where parts are turns of one loop nothing is copied, and one part is compiled. A
+turn that has fewer users or steps than another makes fewer trips in its inner loops.
 """
 
 import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from dpsco_jax import _counts, _keys, privacy
+from dpsco_jax import _counts, _keys, _sharding, _stacking, privacy
 from dpsco_jax._checks import require, require_integer
 from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, num_users
-from dpsco_jax.solvers import _costs, _planning, _together
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers import _costs, _planning
+from dpsco_jax.solvers.solution import Solution, Status
 from dpsco_jax.solvers.work import Work
 
 
@@ -180,6 +188,46 @@ def nearer(
     return tuple(parts), tuple(distances[:-1])
 
 
+class Turns(NamedTuple):
+    """How parts of several sizes run in one program.
+
+    Attributes:
+        lowered: of a part: a pytree of all that its run uses, sizes as numbers; ``None`` for a part that has
+            a program of its own. Parts of which these can be stacked share one.
+        prepared: of a part, the objective, the data of all users and a point: the data in the form that the
+            solver takes, the same for all parts that share a program.
+        solver: ``solver(key, lowered, objective, prepared, first, params)``; ``first`` is the position of the
+            first user, and traced, as are the leaves of what ``lowered`` returned. Its ``gradients`` are not
+            looked at, and it has no trace.
+        gradients: of a part and the data: the public number of item gradients.
+        check: of a part, the objective, the shapes of the part's data, and a point: ``ValueError`` unless
+            they fit together.
+    """
+
+    lowered: Callable[[Any], Any | None]
+    prepared: Callable[[Any, Objective, UserData, Any], Any]
+    solver: Callable[..., Solution]
+    gradients: Callable[[Any, UserData], int]
+    check: Callable[[Any, Objective, UserData, Any], None]
+
+
+@pytree
+class Places:
+    """Parts that are turns of a loop, and where they are.
+
+    Attributes:
+        count: how many there are.
+        numbers: positions in the sequence, ``[count]``.
+        firsts: positions of the first users, ``[count]``.
+        parts: what ``Turns.lowered`` returned of them, stacked.
+    """
+
+    count: int = static()
+    numbers: Number
+    firsts: Number
+    parts: Any
+
+
 def run(
     key: jax.Array,
     parts: Sequence[Any],
@@ -189,7 +237,8 @@ def run(
     params: Any,
     composition: str = "parallel",
     on_blocks: bool = True,
-    turns: _together.Turns | None = None,
+    turns: Turns | None = None,
+    most_unlike: float = math.inf,
 ) -> Solution:
     """Runs parts on consecutive blocks of users, each from where the one before has ended, until one halts.
 
@@ -202,7 +251,8 @@ def run(
         params: the starting point; projected onto the domain.
         composition: ``"parallel"``, or ``"sequential"``: the losses add up.
         on_blocks: if not, every part runs on all users; sequential composition then.
-        turns: how neighbours of one kind run in one program; ``None`` where each part has its own.
+        turns: how neighbours share a program; ``None`` where each part has its own.
+        most_unlike: parts share a program with parts of up to so many times their users.
 
     Returns:
         As ``join``, with the params of the last run that did not come after a halt.
@@ -214,42 +264,103 @@ def run(
     point, stopped = objective.domain.project(params), jnp.zeros([], bool)
     solutions: list[Solution] = []
     start = 0
-    for group in _together.groups(parts, turns, data):
-        i = len(solutions)
-        if turns is not None and len(group) > 1:
-            _require_fit(turns, group, start, objective, data, point, on_blocks)
-            point, stopped, found_by_part = _together.run(
-                key, turns, group, i, start, objective, data, point, stopped, on_blocks
+    for group in groups(parts, turns, data, most_unlike):
+        i, blocks = len(solutions), []
+        for part, _ in group:
+            blocks.append(
+                functools.partial(_block, start=start, size=part.num_users, on_blocks=on_blocks)
             )
-            solutions += found_by_part
-            start += sum(part.num_users for part in group) if on_blocks else 0
+            start += part.num_users if on_blocks else 0
+        if turns is None or len(group) == 1:
+            ((part, _),), (block,) = group, blocks
+            found = solver(_keys.of_part(key, i), part, objective, block(data), point)
+            point, stopped, found = until_stopped(stopped, point, found)
+            solutions.append(found)
             continue
-        (part,) = group
-        block = slice_users(data, start, part.num_users) if on_blocks else data
-        found = solver(_keys.of_part(key, i), part, objective, block, point)
-        point, stopped, found = _together.until_stopped(stopped, point, found)
-        solutions.append(found)
-        start += part.num_users if on_blocks else 0
+        for (part, _), block in zip(group, blocks, strict=True):
+            turns.check(part, objective, jax.eval_shape(block, data), point)
+        firsts = [block.keywords["start"] for block in blocks]
+        places = places_of([lowered for _, lowered in group], i, firsts)
+        rows = turns.prepared(group[0][0], objective, data, point)
+        point, stopped, found = loop(key, turns.solver, places, objective, rows, point, stopped)
+        for solution, (part, _) in zip(apart(found, len(group)), group, strict=True):
+            public = _counts.count(turns.gradients(part, data))
+            solutions.append(solution._replace(gradients=public))
     return joined(solutions, composition)
 
 
-def _require_fit(
-    turns: _together.Turns,
-    parts: Sequence[Any],
-    start: int,
-    objective: Objective,
-    data: UserData,
-    point: Any,
-    on_blocks: bool,
-) -> None:
-    """``ValueError`` unless there are users for all parts, and each fits to its own."""
+def _block(data: UserData, start: int, size: int, on_blocks: bool) -> UserData:
+    return slice_users(data, start, size) if on_blocks else data
+
+
+def groups(
+    parts: Sequence[Any], turns: Turns | None, data: UserData, most_unlike: float = math.inf
+) -> list[list[tuple[Any, Any]]]:
+    """The parts in order, each with its numbers, neighbours that share a program together.
+
+    Where users lie on several devices each part has its own.
+    """
+    alone = turns is None or _sharding.found(data) is not None
+    found: list[list[tuple[Any, Any]]] = []
     for part in parts:
-        size = part.num_users
-        block = jax.eval_shape(lambda d: d, data)
-        if on_blocks:
-            block = jax.eval_shape(functools.partial(slice_users, start=start, size=size), data)
-            start += size
-        turns.check(part, objective, block, point)
+        lowered = None if alone or turns is None else turns.lowered(part)
+        last = found[-1] if found else []
+        if last and lowered is not None and last[-1][1] is not None:
+            sizes = [part.num_users for part, _ in [*last, (part, lowered)]]
+            alike = max(sizes) <= most_unlike * min(sizes)
+            if alike and _stacking.fit([last[-1][1], lowered]):
+                last.append((part, lowered))
+                continue
+        found.append([(part, lowered)])
+    return found
+
+
+def places_of(lowered: Sequence[Any], number: int, firsts: Sequence[int]) -> Places:
+    """The places of parts of which the first is ``number`` of a sequence."""
+    numbers = np.arange(number, number + len(lowered), dtype=np.int32)
+    stacked = _stacking.stacked(lowered)
+    return Places(len(lowered), numbers, np.asarray(firsts, np.int32), stacked)
+
+
+def loop(
+    key: jax.Array,
+    solver: Callable[..., Solution],
+    places: Places,
+    objective: Objective,
+    rows: Any,
+    point: Any,
+    stopped: jax.Array,
+) -> tuple[Any, jax.Array, Solution]:
+    """The turns one after the other: the point at the end, whether it is over, all solutions stacked."""
+
+    def turn(carry: tuple[Any, Any], place: tuple[Any, Any, Any]) -> tuple[Any, Solution]:
+        point, stopped = carry
+        i, first, part = place
+        found = solver(_keys.of_part(key, i), part, objective, rows, first, point)
+        point, stopped, found = until_stopped(stopped, point, found)
+        return (point, stopped), found
+
+    each = jax.tree.map(jnp.asarray, (places.numbers, places.firsts, places.parts))
+    (point, stopped), found = jax.lax.scan(turn, (point, stopped), each)
+    return point, stopped, found
+
+
+def apart(found: Solution, count: int) -> list[Solution]:
+    """Stacked solutions one by one."""
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], found) for i in range(count)]
+
+
+def until_stopped(
+    stopped: jax.Array, point: Any, found: Solution
+) -> tuple[Any, jax.Array, Solution]:
+    """The point, whether the sequence is over, and the solution of a part.
+
+    Once it is over the point stays, and whatever a later part has found is thrown away.
+    """
+    point = jax.tree.map(lambda old, new: jnp.where(stopped, old, new), point, found.params)
+    status = jnp.where(stopped, int(Status.OK), found.status).astype(jnp.int32)
+    over = stopped | (status != int(Status.OK))
+    return point, over, found._replace(params=point, status=status)
 
 
 def joined(solutions: Sequence[Solution], composition: str) -> Solution:

@@ -39,13 +39,14 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.oracles import sampling
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, loop, plans
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, _sequence, loop, plans
 from dpsco_jax.solvers._planning import REPLACE_ONE
-from dpsco_jax.solvers.means import Clipped, Mean
+from dpsco_jax.solvers.means import Clipped, Mean, Part
 from dpsco_jax.solvers.methods import Method
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution, Status, finished
@@ -367,3 +368,57 @@ def _regularizers(
         return jax.tree.map(add, gradient, objective.regularizer_gradient(point), point, centre)
 
     return optax.stateless(regularized)
+
+
+@pytree
+class _Lowered:
+    """All that a run uses, its sizes as numbers."""
+
+    on_halt: str = static(choices=_ON_HALT)
+    mean: Any
+    block: sampling.Block
+    method: Any
+    pull: Number | None
+    num_steps: Number
+
+
+def _lowered(plan: FirstOrder) -> _Lowered | None:
+    block = plan.mean.block() if hasattr(plan.mean, "block") else None
+    if block is None or getattr(plan.method, "reported", "") == "random":
+        return None
+    mean, method = plan.mean.lowered(), plan.method
+    method = method.lowered() if hasattr(method, "lowered") else method
+    return _Lowered(plan.on_halt, mean, block, method, plan.pull, plan.num_steps)
+
+
+def _prepared(plan: FirstOrder, objective: Objective, data: UserData, params: Any) -> Any:
+    return plan.mean.prepared(objective, data, params), jax.eval_shape(lambda: data)
+
+
+def _solve_turn(
+    key: jax.Array,
+    part: _Lowered,
+    objective: Objective,
+    prepared: tuple[Any, UserData],
+    first: jax.Array,
+    params: Any,
+    center: Any = None,
+) -> Solution:
+    own = Part(*prepared, dataclasses.replace(part.block, first=first))
+    pull = None if part.pull is None else Pull(part.pull, center)
+    numbers = part.num_steps, 0, pull, None, part.on_halt
+    return run(key, part.mean, part.method, objective, own, params, *numbers)
+
+
+def _gradients(plan: FirstOrder, data: UserData) -> int:
+    return plan.gradients(jax.tree.leaves(data.items)[0].shape[1])
+
+
+def _check(plan: FirstOrder, objective: Objective, data: UserData, params: Any) -> None:
+    """Refuses what a run in a program of its own refuses."""
+    _arguments.require_problem(FirstOrder, plan, objective, data, params)
+    plan.method.on(objective.domain, plan.num_steps)
+
+
+TURNS = _sequence.Turns(_lowered, _prepared, _solve_turn, _gradients, _check)
+"""How plans that are parts of a sequence share a program."""

@@ -20,9 +20,12 @@ step for ``OutlierRemoved`` and ``Winsorized``. For linear models ``open`` prepa
 once: a second copy, which the loop holds.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
@@ -30,8 +33,20 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
-from dpsco_jax.oracles import ByStep, Oracle, sampling, smoothed, user_gradients
+from dpsco_jax.mechanisms.winsorized import private_range
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import (
+    BOXED,
+    TWO_STEPS,
+)
+from dpsco_jax.oracles import (
+    ByStep,
+    Estimate,
+    Oracle,
+    gradients,
+    sampling,
+    smoothed,
+    user_gradients,
+)
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
@@ -48,6 +63,7 @@ __all__ = [
     "Mean",
     "Opened",
     "OutlierRemoved",
+    "Part",
     "Winsorized",
     "clipped",
     "tested_stddev",
@@ -73,6 +89,20 @@ class Opened(NamedTuple):
     may_halt: bool = False
 
 
+class Part(NamedTuple):
+    """Some of the users, by position, of data that are prepared once for all of them: a turn of a sequence.
+
+    Attributes:
+        rows: what ``prepared`` of the mean returns.
+        shapes: of the data themselves.
+        block: which users, and how many of them take part in a step; may be traced.
+    """
+
+    rows: Any
+    shapes: UserData
+    block: sampling.Block
+
+
 @runtime_checkable
 class Mean(Protocol):
     """Whatever ``first_order.run`` can drive a method with.
@@ -92,14 +122,15 @@ class Clipped:
         chunk_size: users whose gradients are held at once.
         shift: where gradients are taken if there is a smoothing radius: at a point shifted for each
             ``"user"``, each ``"item"`` or each ``"round"`` independently.
-        releases: sampling, relation and noise of all steps.
+        releases: ``GaussianReleases``: sampling, relation and noise of all steps. Of one of several runs in
+            a program ``GaussianRun``.
         clip_norm: C.
         smoothing_radius: of the shifts; ``None`` for none.
     """
 
     chunk_size: int = static()
     shift: str = static(choices=("user", "item", "round"))
-    releases: GaussianReleases
+    releases: Any
     clip_norm: Number
     smoothing_radius: Number | None
 
@@ -128,29 +159,71 @@ class Clipped:
             sample = _costs.fixed_sample(drawn, everybody)
         return sample + _costs.clipped_sum(drawn, item) + _costs.release(item.dim)
 
+    def block(self) -> sampling.Block | None:
+        """Who takes part in a step; ``None`` for Poisson samples, whose program is of their own size."""
+        if self.releases.sampling == "poisson":
+            return None
+        return sampling.block(self.releases.population_size, self.releases.batch_size)
+
+    def lowered(self) -> "Clipped":
+        """The mean with releases whose sizes are numbers, for several runs in one program.
+
+        Raises:
+            ValueError: if a number is out of its range: in a program it is traced, and not refused.
+        """
+        _checks.require_positive("clip_norm", self.clip_norm)
+        _checks.require_given(_checks.require_nonnegative, smoothing_radius=self.smoothing_radius)
+        return dataclasses.replace(self, releases=self.releases.lowered())
+
+    def prepared(self, objective: Objective, data: UserData, start: Any) -> Any:
+        """The data in the form that runs on parts of them take."""
+        return self._form(objective, data, start, None, self.chunk_size)[1](data)
+
     def open(
-        self, key: jax.Array, objective: Objective, data: UserData | StoredUsers, start: Any
+        self, key: jax.Array, objective: Objective, data: UserData | StoredUsers | Part, start: Any
     ) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
             ValueError: if the data have not the number of users that the releases are for.
         """
-        _planning.require_accounted(self.releases.population_size, data)
-        scheme, relation, _ = self.releases.steps
-        by_item = self.shift == "item" and self.smoothing_radius is not None
-        # Shifts are drawn for every item by the oracle of rows only.
-        make: Any = (
-            user_gradients.user_rows_oracle if by_item else user_gradients.clipped_sum_oracle
+        run, sampler, chunk = (
+            self.releases.lowered(),
+            _sampler(self.releases, data),
+            self.chunk_size,
         )
-        combine = transforms.clipped_mean if by_item else transforms.summed_contributions
-        sampler = _planning.sampler(scheme, self.releases.population_size)
-        oracle, rows = make(
-            objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
+        shapes = data.shapes if isinstance(data, StoredUsers | Part) else data
+        single = jax.tree.leaves(shapes.items)[0].shape[1] == 1
+        if single and self.smoothing_radius is None and isinstance(data, Part):
+            # No gradient is held of users with one item: as many at once as no row is read in vain for.
+            chunk = max(chunk, data.block.least) if data.block.batch is None else chunk
+        oracle, prepare = self._form(objective, shapes, start, sampler, chunk)
+        if self._by_item and isinstance(data, Part):
+            oracle = _counted(oracle, run.batch_size)
+        combine = transforms.clipped_mean if self._by_item else transforms.summed_contributions
+        aggregate = combine(self.clip_norm, run.batch_size, run.relation)
+        release = transforms.privatize(aggregate, key, run.noise_multiplier, run.proven)
+        return Opened(_shifted(self, oracle), _rows(data, prepare), release)
+
+    @property
+    def _by_item(self) -> bool:
+        """Whether shifts are drawn for every item, which is done by the oracle of rows only."""
+        return self.shift == "item" and self.smoothing_radius is not None
+
+    def _form(
+        self,
+        objective: Objective,
+        shapes: UserData,
+        start: Any,
+        sampler: gradients.Sampler | None,
+        chunk: int,
+    ) -> tuple[Oracle, Callable[[UserData], Any]]:
+        clip, radius = self.clip_norm, _inner(self)
+        if self._by_item:
+            return user_gradients.rows_form(objective, start, clip, sampler, chunk, radius)
+        return user_gradients.clipped_sum_form(
+            objective, shapes, start, clip, sampler, chunk, radius
         )
-        aggregate = combine(self.clip_norm, self.releases.batch_size, relation)
-        release = transforms.privatize(aggregate, key, self.releases.noise_multiplier, scheme)
-        return Opened(_shifted(self, oracle), rows, release)
 
 
 @pytree
@@ -212,7 +285,8 @@ class OutlierRemoved:
         reach: no honest gradient is farther from the origin, in score radii.
         shift: where gradients are taken if there is a smoothing radius: at a point shifted for each
             ``"item"`` or each ``"round"`` independently.
-        releases: sizes, tests and noise of all steps.
+        releases: ``ConcentratedReleases``: sizes, tests and noise of all steps. Of one of several runs in a
+            program ``ConcentratedRun``.
         score_radius: users are near each other within it; twice the distance from a common centre.
         clip_norm: to which gradients are clipped first.
         smoothing_radius: of the shifts; ``None`` for none.
@@ -221,7 +295,7 @@ class OutlierRemoved:
     chunk_size: int = static()
     reach: float = static()
     shift: str = static(choices=("item", "round"))
-    releases: ConcentratedReleases
+    releases: Any
     score_radius: Number
     clip_norm: Number
     smoothing_radius: Number | None
@@ -252,22 +326,51 @@ class OutlierRemoved:
         sample = _costs.fixed_sample(drawn, self.releases.population_size)
         return sample + _costs.rows(drawn, item) + _costs.near_most(drawn, item.dim)
 
-    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+    def block(self) -> sampling.Block:
+        """Who takes part in a step."""
+        return sampling.block(self.releases.population_size, self.releases.batch_size)
+
+    def lowered(self) -> "OutlierRemoved":
+        """The mean with releases whose sizes are numbers, for several runs in one program.
+
+        Raises:
+            ValueError: if a number is out of its range: in a program it is traced, and not refused.
+        """
+        _checks.require_positive("clip_norm", self.clip_norm)
+        _checks.require_given(_checks.require_nonnegative, smoothing_radius=self.smoothing_radius)
+        _checks.require_positive("radius", self.score_radius)
+        level = self.releases.keep_level
+        _checks.require_within("keep_level", level, 0.5, 1.0, open_low=True, open_high=True)
+        _checks.require_finite("threshold", self.releases.threshold)
+        _checks.require_positive("test_epsilon", self.releases.test_epsilon)
+        _checks.require_nonnegative("noise_stddev", self.releases.noise_stddev)
+        return dataclasses.replace(self, releases=self.releases.lowered())
+
+    def prepared(self, objective: Objective, data: UserData, start: Any) -> Any:
+        """The data in the form that runs on parts of them take."""
+        return self._form(objective, start, None)[1](data)
+
+    def open(
+        self, key: jax.Array, objective: Objective, data: UserData | Part, start: Any
+    ) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
             ValueError: if the data have not the number of users that the releases are for.
         """
-        _planning.require_accounted(self.releases.population_size, data)
-        sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)
-        oracle, rows = user_gradients.user_rows_oracle(
-            objective, data, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
-        )
+        oracle, prepare = self._form(objective, start, _sampler(self.releases, data))
         # Around the origin all clipped gradients are in reach, wherever the last release was.
         release = transforms.outlier_removed_mean(
             self.releases, self.score_radius, key, anchor=None, reach=self.reach
         )
-        return Opened(_shifted(self, oracle), rows, release, may_halt=True)
+        return Opened(_shifted(self, oracle), _rows(data, prepare), release, may_halt=True)
+
+    def _form(
+        self, objective: Objective, start: Any, sampler: gradients.Sampler | None
+    ) -> tuple[Oracle, Callable[[UserData], Any]]:
+        return user_gradients.rows_form(
+            objective, start, self.clip_norm, sampler, self.chunk_size, _inner(self)
+        )
 
 
 @pytree
@@ -276,11 +379,12 @@ class Winsorized:
 
     Attributes:
         chunk_size: users whose items are read at once.
-        releases: sizes, intervals and noise of all steps.
+        releases: ``WinsorizedReleases``: sizes, intervals and noise of all steps. Of one of several runs in
+            a program ``WinsorizedRun``.
     """
 
     chunk_size: int = static()
-    releases: WinsorizedReleases
+    releases: Any
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost. Numbers may be traced."""
@@ -301,17 +405,50 @@ class Winsorized:
         mean = _costs.winsorized(users, item.dim, self.releases.padded, boxed)
         return _costs.rows(users, item) + mean
 
-    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+    def block(self) -> sampling.Block:
+        """Who takes part in a step: everybody."""
+        return sampling.block(self.releases.num_users, self.releases.num_users)
+
+    def lowered(self) -> "Winsorized":
+        """The mean with releases whose sizes are numbers, for several runs in one program.
+
+        Raises:
+            ValueError: if a number is out of its range: in a program it is traced, and not refused.
+        """
+        of = self.releases
+        _checks.require_positive("noise_multiplier", of.noise_multiplier)
+        _checks.require_positive("bound", of.bound)
+        if of.form in BOXED:
+            private_range.require_numbers(
+                of.range_epsilon, of.coordinate_radius, of.bound, of.bin_width
+            )
+        if of.form in TWO_STEPS:
+            _checks.require_nonnegative("coarse_multiplier", of.coarse_multiplier)
+            _checks.require_positive("ball_radius", of.ball_radius)
+        return dataclasses.replace(self, releases=of.lowered())
+
+    def prepared(self, objective: Objective, data: UserData, start: Any) -> Any:
+        """The data in the form that runs on parts of them take."""
+        return self._form(objective, start, None)[1](data)
+
+    def open(
+        self, key: jax.Array, objective: Objective, data: UserData | Part, start: Any
+    ) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
             ValueError: if the data have not the number of users that the releases are for.
         """
-        _planning.require_accounted(self.releases.num_users, data)
-        oracle, rows = user_gradients.user_rows_oracle(
-            objective, data, start, self.releases.bound, None, self.chunk_size
+        oracle, prepare = self._form(objective, start, _sampler(self.releases, data))
+        release = transforms.winsorized_mean(self.releases, key)
+        return Opened(oracle, _rows(data, prepare), release)
+
+    def _form(
+        self, objective: Objective, start: Any, sampler: gradients.Sampler | None
+    ) -> tuple[Oracle, Callable[[UserData], Any]]:
+        return user_gradients.rows_form(
+            objective, start, self.releases.bound, sampler, self.chunk_size
         )
-        return Opened(oracle, rows, transforms.winsorized_mean(self.releases, key))
 
 
 def clipped(
@@ -399,4 +536,32 @@ def _inner(mean: Clipped | OutlierRemoved) -> Any:
 def _shifted(mean: Clipped | OutlierRemoved, oracle: Oracle) -> Oracle:
     if mean.shift == "round" and mean.smoothing_radius is not None:
         return smoothed.at_shifted_point(oracle, mean.smoothing_radius)
+    return oracle
+
+
+def _sampler(releases: Any, data: Any) -> gradients.Sampler | None:
+    """Who takes part in a step; ``ValueError`` unless the data are of the users accounted for."""
+    if isinstance(data, Part):
+        return data.block.sampler()
+    users = getattr(releases, "population_size", None) or releases.num_users
+    _planning.require_accounted(users, data)
+    return _planning.sampler(getattr(releases, "scheme", FullBatch()), users)
+
+
+def _rows(data: Any, prepare: Callable[[UserData], Any]) -> Any:
+    """What the oracle takes."""
+    if isinstance(data, Part):
+        return data.rows
+    return data.mapped(prepare) if isinstance(data, StoredUsers) else prepare(data)
+
+
+def _counted(rows: Oracle, users: Any) -> Oracle:
+    """The oracle of rows, the first of which are users; the others stand for nobody."""
+
+    def oracle(key: jax.Array, params: Any, data: Any) -> Estimate:
+        found = rows(key, params, data)
+        places = len(jax.tree.leaves(found.gradient)[0])
+        counted = jnp.arange(places, dtype=jnp.int32) < users
+        return found._replace(extra_args={**found.extra_args, "user_mask": counted})
+
     return oracle

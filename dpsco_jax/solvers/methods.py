@@ -34,12 +34,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from dpsco_jax import _checks, transforms
-from dpsco_jax._numerics import array_namespace
-from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax._pytrees import Number, padded, pytree, static
 from dpsco_jax.geometry.domains import Domain
 
 __all__ = [
@@ -121,8 +119,8 @@ class ScheduledSgd:
             the shares say nothing then.
     """
 
-    step_sizes: Number
-    shares: Number
+    step_sizes: Number = padded()
+    shares: Number = padded()
     reported: str = static(default="average", choices=("average", "random"))
 
     def drawn(self, key: jax.Array, num_steps: int) -> "ScheduledSgd":
@@ -132,15 +130,6 @@ class ScheduledSgd:
         chosen = jax.random.randint(key, (), 0, num_steps)
         shares = (jnp.arange(num_steps) + 1 == chosen).astype(steps.dtype)
         return dataclasses.replace(self, shares=shares, reported="average")
-
-    def among(self, longest: int) -> "ScheduledSgd":
-        """The same for turns of a loop, the longest of which has so many steps: others do not get there."""
-
-        def padded(steps: Any) -> Any:
-            xp = array_namespace(steps)
-            return xp.pad(xp.asarray(steps), (0, longest - len(steps)))
-
-        return jax.tree.map(padded, self)
 
     def on(self, domain: Domain, num_steps: Any) -> Chain:
         """The chain; ``ValueError`` unless there are as many step sizes, and shares, as steps."""
@@ -239,12 +228,11 @@ class AcSa:
         del num_steps
         return _ac_sa(self, domain, self.stage_length)
 
-    def among(self, longest: int) -> Any:
-        """The same for turns of a loop, of which each has a stage length of its own."""
-        del longest
+    def lowered(self) -> Any:
+        """The same with a stage length that is a number, for several runs in one program."""
         if self.stage_length is None:
             return self
-        return _RestartedAcSa(self.smoothness, self.strong_convexity, np.int32(self.stage_length))
+        return _RestartedAcSa(self.smoothness, self.strong_convexity, self.stage_length)
 
 
 @pytree

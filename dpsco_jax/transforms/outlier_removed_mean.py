@@ -42,8 +42,8 @@ from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax.mechanisms import additive, sparse_vector
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
-from dpsco_jax.privacy.concentrated._in_turn import InTurn
-from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
+from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases, ConcentratedRun
+from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms._states import wide_copy
 
@@ -69,7 +69,7 @@ class OutlierRemovedState(NamedTuple):
 
 
 def outlier_removed_mean(
-    releases: ConcentratedReleases | InTurn,
+    releases: ConcentratedReleases | ConcentratedRun,
     radius: ArrayLike,
     key: jax.Array,
     anchor: Literal["last release"] | None = "last release",
@@ -82,8 +82,9 @@ def outlier_removed_mean(
     ``user_mask`` (bool ``[users]``, False for a user who counts as absent) as an extra argument.
 
     Args:
-        releases: sizes, test and noise of the phase, with its budget; leaves may be traced. Of ``InTurn`` the
-            first ``num_users`` rows are users, the others nobody.
+        releases: sizes, test and noise of the phase, with its budget; leaves may be traced. Of
+            ``ConcentratedRun``, whose sizes may be traced too, the first ``num_users`` of ``capacity`` rows
+            are users, the others nobody.
         radius: ρ, the distance below which two users count as close (twice the distance to a common
             centre); any public number is private, honest users closer than it are needed for
             utility. May be traced, and scheduled if the schedule sees releases only. The standard
@@ -101,43 +102,40 @@ def outlier_removed_mean(
             of shape ``[users]``, an oracle's ``draw`` is another than ``releases.scheme``, or there is an
             argument ``value``, ``grad``, ``value_fn`` or ``loss``, which stages behind would read.
     """
-    require_instance("releases", releases, ConcentratedReleases | InTurn)
+    require_instance("releases", releases, ConcentratedReleases | ConcentratedRun)
     if isinstance(releases, ConcentratedReleases):
         require_wide_numbers("releases", releases)
-    live = releases.num_users if isinstance(releases, InTurn) else None
-    rows = releases.capacity if isinstance(releases, InTurn) else releases.batch_size
-    sampled = releases.sampled if isinstance(releases, InTurn) else releases.sampling_rate < 1
+    run = releases.lowered()
+    live, rows, sampled = run.live, run.capacity, not isinstance(run.scheme, FullBatch)
     require_key(key)
     require_positive("radius", radius)
     require_positive("reach", reach)
     require(anchor in ("last release", None), "anchor", anchor, '"last release" or None')
     # Traced numbers cannot raise: nothing is promised of a radius that is no length.
-    _, (length, noise) = as_floats(radius, releases.noise_stddev)
+    _, (length, noise) = as_floats(radius, run.noise_stddev)
     drawn = positive_and_finite(length) & drawable(length * noise)
-    loss = privacy.unbounded_unless(drawn, releases.loss())
-    stream = sparse_vector.below_threshold(
-        releases.threshold, releases.test_epsilon, releases.score_sensitivity
-    )
+    loss = privacy.unbounded_unless(drawn, run.cost)
+    stream = sparse_vector.below_threshold(run.threshold, run.test_epsilon, run.score_sensitivity)
 
     def init(params: Any) -> OutlierRemovedState:
         # The one noisy threshold of the phase. The caller's key stays usable, for another ``init``.
         own_key, threshold_key = jax.random.split(jax.random.clone(key))
         return OutlierRemovedState(
             key=own_key,
-            test=stream.init(threshold_key) if releases.test == "stream" else (),
+            test=stream.init(threshold_key) if run.test == "stream" else (),
             halted=jnp.zeros([], bool),
             steps=jnp.zeros([], jnp.int32),
             # Nothing is proven of other looks at the batches of a phase: its bits depend on all of them.
-            ledger=privacy.open_ledger(releases.relation, sampled=sampled),
+            ledger=privacy.open_ledger(run.relation, sampled=sampled),
             last=jax.tree.map(jnp.zeros_like, wide_copy(params)),
         )
 
     def passes(key: jax.Array, test: Any, score: jax.Array) -> tuple[jax.Array, Any]:
-        if releases.test == "stream":
+        if run.test == "stream":
             return stream.step(key, test, score)
-        scale = jnp.asarray(releases.score_sensitivity / releases.test_epsilon, float)
+        scale = jnp.asarray(run.score_sensitivity / run.test_epsilon, float)
         noisy = additive.laplace(key, score, scale)
-        return noisy >= jnp.asarray(releases.threshold, noisy.dtype), test
+        return noisy >= jnp.asarray(run.threshold, noisy.dtype), test
 
     @_sharding.transformation
     def update(
@@ -151,9 +149,7 @@ def outlier_removed_mean(
         del params
         _agreement.require_no_raw(extra_args)
         length, cost = _sharding.here((radius, loss))
-        covered: Any = True
-        if isinstance(releases, ConcentratedReleases):
-            covered = _agreement.covered(releases.scheme, extra_args, releases.relation)
+        covered = _agreement.covered(run.scheme, extra_args, run.relation)
         require_real_leaves("updates", updates)
         if user_mask is not None:
             user_mask = require_mask("user_mask", user_mask, (rows,))
@@ -163,25 +159,25 @@ def outlier_removed_mean(
         centre = jax.tree.map(jnp.zeros_like, state.last)
         if anchor == "last release":
             dim = sum(leaf.size for leaf in jax.tree.leaves(centre))
-            near = jnp.asarray(releases.noise_stddev) * dim**0.5 <= 0.25 * reach
+            near = jnp.asarray(run.noise_stddev) * dim**0.5 <= 0.25 * reach
             centre = jax.tree.map(lambda last: jnp.where(near, last, 0), state.last)
         found = concentrated_mean.concentration(
             updates, length, anchor=centre, user_mask=user_mask, reach=reach, num_users=live
         )
         weights = concentrated_mean.inlier_weights(
-            found.degrees, rows if live is None else live, releases.keep_level
+            found.degrees, rows if live is None else live, run.keep_level
         )
-        if releases.selection == "bernoulli":
+        if run.selection == "bernoulli":
             weights = concentrated_mean.select(select_key, weights)
         deviation = concentrated_mean.mean_deviation(updates, weights, centre, live)
         head = 1 + concentrated_mean.headroom(centre, reach)
-        stddev = jnp.asarray(releases.noise_stddev, float) * jnp.asarray(length, float) * head
+        stddev = jnp.asarray(run.noise_stddev, float) * jnp.asarray(length, float) * head
         # Noise on the difference to the anchor: adding a public point is post-processing.
         noised = additive.gaussian(noise_key, deviation, stddev)
         released = jax.tree.map(jnp.add, centre, noised)
 
         passed, test = passes(test_key, state.test, found.score)
-        over = state.steps >= releases.num_steps
+        over = state.steps >= run.num_steps
         halted = state.halted | over | ~passed
         # Beyond the last step nothing may depend on the data.
         test = jax.tree.map(lambda old, new: jnp.where(over, old, new), state.test, test)
@@ -194,7 +190,7 @@ def outlier_removed_mean(
             privacy.charge(state.ledger, privacy.unbounded_unless(kept, cost)),
         )
         last = jax.tree.map(lambda old, new: jnp.where(halted, old, new), state.last, released)
-        steps = jnp.minimum(state.steps + 1, releases.num_steps)
+        steps = jnp.minimum(state.steps + 1, run.num_steps)
         # A selection, not a product: nothing of a mean that failed its test may pass.
         out = jax.tree.map(
             lambda u, new: jnp.where(halted, 0, new).astype(u.dtype), updates, released

@@ -42,22 +42,20 @@ from dpsco_jax._checks import require, require_instance, require_key, require_po
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
-from dpsco_jax.privacy._gaussian_turns import TurnScheme
 from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
     PoissonUsers,
+    Proven,
     WithoutReplacement,
     WithReplacement,
 )
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms.aggregate import Aggregate
 
-Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement | WithReplacement
-
-# What one of several phases in a program has in place of a scheme, with a loss that is proven already.
-_SCHEMES = (*get_args(Scheme), TurnScheme)
+Drawn = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement | WithReplacement
+Scheme = Drawn | Proven
 
 
 class PrivatizeState(NamedTuple):
@@ -80,7 +78,7 @@ def privatize(
     aggregate: Aggregate,
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
-    sampling: Scheme | TurnScheme = FullBatch(),  # noqa: B008
+    sampling: Scheme = FullBatch(),  # noqa: B008
     noise_correlation: NoiseCorrelation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
@@ -101,7 +99,7 @@ def privatize(
             adds no noise and makes the ledger infinite.
         sampling: how the users of a step are drawn: ``FullBatch()``, ``Poisson(...)``,
             ``PoissonItems(...)``, ``PoissonUsers(...)``, ``WithoutReplacement(...)`` or
-            ``WithReplacement(...)`` of ``privacy``.
+            ``WithReplacement(...)`` of ``privacy``; or ``privacy.sampling.Proven(...)`` of one of these.
         noise_correlation: for streams in which a user takes part in few steps, known beforehand:
             ``banded_square_root(...)`` of ``mechanisms.correlated_noise``. One release of
             ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first
@@ -119,7 +117,9 @@ def privatize(
     require(isinstance(aggregate, Aggregate), "aggregate", aggregate, "an Aggregate")
     require_key(key)
     require_positive("noise_multiplier", noise_multiplier)
-    require(isinstance(sampling, _SCHEMES), "sampling", sampling, "a sampling scheme of privacy")
+    require(
+        isinstance(sampling, get_args(Scheme)), "sampling", sampling, "a sampling scheme of privacy"
+    )
     if noise_correlation is not None:
         require_instance("noise_correlation", noise_correlation, NoiseCorrelation)
         noise_correlation.stretch()  # One that is not proven is refused here, not at the first update.
@@ -134,11 +134,12 @@ def privatize(
     except ValueError as refusal:
         made = f"aggregate.relation is {aggregate.relation.name}, as the aggregate was made"
         raise ValueError(f"{refusal}; {made} (relation=...)") from None
-    _require_what_sampling_needs(aggregate, sampling)
-    sampled = getattr(sampling, "sampled", not isinstance(sampling, FullBatch))
+    drawn = sampling.scheme if isinstance(sampling, Proven) else sampling
+    _require_what_sampling_needs(aggregate, drawn)
+    sampled = not isinstance(drawn, FullBatch)
     # A replaced user has three means, of which no order of the releases makes two.
     added = aggregate.relation is NeighboringRelation.ADD_OR_REMOVE_ONE
-    shareable = isinstance(sampling, Poisson) and added
+    shareable = isinstance(drawn, Poisson) and added
 
     def init(params: Any) -> PrivatizeState:
         # A copy: the state may be donated, the caller's key may not vanish with it.
@@ -151,7 +152,7 @@ def privatize(
         updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
     ) -> tuple[Any, PrivatizeState]:
         bounded, scheme, multiplier, cost = _sharding.here(
-            (aggregate, sampling, noise_multiplier, loss)
+            (aggregate, drawn, noise_multiplier, loss)
         )
         counted = noise_correlation is not None
         agreed = _agreement.agreed(bounded, scheme, updates, extra_args, counted)
@@ -195,7 +196,7 @@ def privatize(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-def _require_what_sampling_needs(aggregate: Aggregate, sampling: Scheme | TurnScheme) -> None:
+def _require_what_sampling_needs(aggregate: Aggregate, sampling: Drawn) -> None:
     """``ValueError`` where the curve of the scheme assumes more of a contribution than the sensitivity."""
     capped = False
     if isinstance(sampling, PoissonUsers):

@@ -36,8 +36,7 @@ from dpsco_jax._checks import (
     require_wide_numbers,
 )
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as mechanism
-from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases, WinsorizedRun
 from dpsco_jax.transforms import _agreement
 
 
@@ -56,7 +55,7 @@ class WinsorizedMeanState(NamedTuple):
 
 
 def winsorized_mean(
-    releases: WinsorizedReleases | WinsorizedTurn, key: jax.Array
+    releases: WinsorizedReleases | WinsorizedRun, key: jax.Array
 ) -> optax.GradientTransformationExtraArgs:
     """Replaces per-user updates by their private mean.
 
@@ -66,7 +65,8 @@ def winsorized_mean(
 
     Args:
         releases: of ``winsorized_calibration.calibrate_winsorized``; its numbers may be traced. Of
-            ``WinsorizedTurn`` the first ``num_users`` rows are users, the others nobody.
+            ``WinsorizedRun``, whose sizes may be traced too, the first ``num_users`` of ``capacity`` rows
+            are users, the others nobody.
         key: a typed key; copied into the state by ``init``.
 
     Raises:
@@ -76,13 +76,14 @@ def winsorized_mean(
             ``draw`` takes a user several times, or there is an argument ``value``, ``grad``, ``value_fn`` or
             ``loss``, which stages behind a release would read.
     """
-    require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
+    require_instance("releases", releases, WinsorizedReleases | WinsorizedRun)
     if isinstance(releases, WinsorizedReleases):
         require_wide_numbers("releases", releases)
     require_key(key)
     require_positive("noise_multiplier", releases.noise_multiplier)
     require_positive("bound", releases.bound)
-    loss = releases.query_loss()
+    run = releases.lowered()
+    loss = run.cost
     nothing = jax.tree.map(lambda x: 0.0 * jnp.zeros_like(jnp.asarray(x, float)), loss)
 
     def init(params: Any) -> WinsorizedMeanState:
@@ -103,7 +104,7 @@ def winsorized_mean(
         del params
         _agreement.require_no_raw(extra_args)
         _agreement.covered(privacy.FullBatch(), extra_args, NeighboringRelation.REPLACE_ONE)
-        planned, cost, none = _sharding.here((releases, loss, nothing))
+        planned, cost, none = _sharding.here((run, loss, nothing))
         require_real_leaves("updates", updates)
         next_key, query_key = jax.random.split(state.key)
         wide = jax.tree.map(lambda u: u.astype(jnp.promote_types(u.dtype, jnp.float32)), updates)

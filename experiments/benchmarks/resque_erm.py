@@ -14,7 +14,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls, ball_accelerated_erm
-from dpsco_jax.solvers.resque._calls import levels
+from dpsco_jax.solvers.resque._sizes import levels
 from experiments.benchmarks.timing import Row, interleaved_medians
 
 NUM_USERS, DIM, CONDITION = 100_000, 100, 20.0

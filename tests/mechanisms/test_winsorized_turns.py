@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax import _stacking
 from dpsco_jax.mechanisms import _draws
-from dpsco_jax.mechanisms.winsorized import _in_turn, private_range
+from dpsco_jax.mechanisms.winsorized import private_range
 from dpsco_jax.mechanisms.winsorized import winsorized_mean as winsorized
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 
@@ -47,7 +48,7 @@ def _of_turn(stacked, i):
 )
 def test_the_mean_of_a_turn_is_that_of_its_users_alone(form):
     phases = _releases(form)
-    stacked = _in_turn.stacked(phases)
+    stacked = _stacking.stacked([phase.lowered() for phase in phases])
     rows = np.random.default_rng(0).normal(size=(SIZES[1], DIM)).astype(np.float32)
     rows[5] = np.nan
     others = np.where(np.arange(SIZES[1])[:, None] < SIZES[0], rows, np.nan)
@@ -65,20 +66,21 @@ def test_the_mean_of_a_turn_is_that_of_its_users_alone(form):
 def test_what_a_turn_is_charged_and_how_far_it_moves_are_its_own_phases():
     for form in ("clipped", "refined", "laplace"):
         phases = _releases(form)
-        stacked = _in_turn.stacked(phases)
+        stacked = _stacking.stacked([phase.lowered() for phase in phases])
         for i, phase in enumerate(phases):
             turn = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-            for found, wanted in zip(turn.query_loss(), phase.query_loss(), strict=True):
+            for found, wanted in zip(turn.cost, phase.query_loss(), strict=True):
                 np.testing.assert_array_equal(found, wanted)
             assert turn.noise_scale == phase.noise_multiplier * phase.sensitivity
             assert turn.coarse_stddev == phase.coarse_multiplier * phase.coarse_sensitivity
             assert (turn.num_users, turn.num_queries) == (phase.num_users, phase.num_queries)
     phases = _releases("clipped")
     bad = [phases[0], dataclasses.replace(phases[1], noise_multiplier=0.0)]
-    assert np.isfinite(_in_turn.stacked(bad).cost.rdp[0]).any()
-    assert not np.isfinite(_in_turn.stacked(bad).cost.rdp[1]).any()
-    with pytest.raises(ValueError, match="phases must be of one kind"):
-        _in_turn.stacked([phases[0], _releases("refined")[1]])
+    stacked = _stacking.stacked([phase.lowered() for phase in bad])
+    assert np.isfinite(stacked.cost.rdp[0]).any()
+    assert not np.isfinite(stacked.cost.rdp[1]).any()
+    with pytest.raises(ValueError, match="values must be of one structure"):
+        _stacking.stacked([phases[0].lowered(), _releases("refined")[1].lowered()])
 
 
 @pytest.mark.parametrize("users", [1, 7])

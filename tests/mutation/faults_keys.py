@@ -45,7 +45,7 @@ FAULTS = (
     Fault("keys of records: raw draws of bits are not looked at", _RECORDS, 'if eqn.primitive.name == "rng_bit_generator":', "if False:", _OF_RECORDS),
     Fault("keys of records: programs of unknown equations are not entered", _RECORDS, "    for program in programs:\n        _varying(program, [True] * len(program.invars))\n", "", _OF_RECORDS),
     Fault("keys of records: a batch of units of users is not looked at", "solvers/element_level/_unit_updates.py", "_record_keys.over_users(lambda", "jax.vmap(lambda", _OF_RECORDS),
-    Fault("keys of records: a batch of groups of users is not looked at", "solvers/user_level/_phased_turns.py", "_record_keys.over_users(slope)", "jax.vmap(slope)", _OF_RECORDS),
+    Fault("keys of records: a batch of groups of users is not looked at", "solvers/user_level/phased_sgd.py", "_record_keys.over_users(slope)", "jax.vmap(slope)", _OF_RECORDS),
     Fault("keys of records: stages in front of a release are not looked at", "transforms/private_chain.py", "_record_keys.over_users(lambda", "jax.vmap(lambda", _OF_RECORDS),
     Fault("equal keys: words of keys are not looked at", _LEDGER, "(typed or kind == np.uint32)", "typed", _OF_STATES),
     Fault("equal keys: words of four are not looked at", _LEDGER, "_WORDS_OF_KEYS = (2, 4)", "_WORDS_OF_KEYS = (2,)", _OF_STATES),

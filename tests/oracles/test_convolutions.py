@@ -16,7 +16,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level._unit_updates import gradient_update
 from dpsco_jax.solvers.sampling import _cells
-from dpsco_jax.solvers.user_level._phased_turns import group_averages
+from dpsco_jax.solvers.user_level.phased_sgd import group_averages
 
 RNG = np.random.default_rng(0)
 IMAGES = jnp.asarray(np.float32(RNG.standard_normal((4, 1, 3, 3, 4))))

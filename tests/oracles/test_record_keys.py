@@ -16,7 +16,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import _unit_updates
 from dpsco_jax.solvers.sampling import _cells
-from dpsco_jax.solvers.user_level import _phased_turns, finite_class
+from dpsco_jax.solvers.user_level import finite_class, phased_sgd
 from tests.support.planned import planned
 
 USERS, DIM = 12, 4
@@ -126,7 +126,7 @@ def _of_cells(draw):
 
 
 def _groups(objective, data):
-    return _phased_turns.group_averages(objective, data, 3, jnp.ones(DIM), 0.1)
+    return phased_sgd.group_averages(objective, data, 3, jnp.ones(DIM), 0.1)
 
 
 def _units(objective, data):

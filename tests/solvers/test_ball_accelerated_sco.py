@@ -13,13 +13,11 @@ from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _together
+from dpsco_jax.solvers import _sequence
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import (
-    _ball_accelerated_turns,
     _calls,
-    _calls_in_turn,
     ball_accelerated_sco,
 )
 from tests.support.planned import planned
@@ -74,22 +72,22 @@ def _numbered(changed=None):
 def test_every_user_enters_one_block_and_no_other():
     """The users that the draws of each block ask for, by the labels of the rows that are then read."""
     entered = []
-    right, query = _calls_in_turn._draw_users, _calls.query
+    right, query = _calls._draw_users, _calls.query
 
-    def all_of_them(key, sizes, replacement):
+    def all_of_them(key, setting, sizes):
         """In place of the draws: in turn as many places as there are, those of this turn all around."""
-        drawn = right(key, sizes, replacement)
+        drawn = right(key, setting, sizes)
         return jnp.arange(USERS, dtype=jnp.int32) % sizes.num_users + 0 * drawn[0]
 
-    def listen(key, setting, users, center, normal):
+    def listen(key, setting, users, center, num_drawn):
         jax.debug.callback(
             lambda labels: entered.append(labels[:, 0].astype(int).tolist()),
             setting.data.labels[users],
         )
-        return query(key, setting, users, center, normal)
+        return query(key, setting, users, center, num_drawn)
 
     with (
-        mock.patch.object(_calls_in_turn, "_draw_users", all_of_them),
+        mock.patch.object(_calls, "_draw_users", all_of_them),
         mock.patch.object(_calls, "query", listen),
     ):
         solve = jax.jit(
@@ -111,12 +109,12 @@ def test_every_user_enters_one_block_and_no_other():
 def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
     """All releases are frozen, so a later block sees nothing of an earlier one but its own users."""
     seen = []
-    right = _calls_in_turn.strongly_convex
+    right = _calls.strongly_convex
     turn = []
 
-    def tagged(key, users, sizes, *rest):
+    def tagged(key, setting, sizes, *rest, **named):
         turn[:] = [sizes.num_users]
-        return right(key, users, sizes, *rest)
+        return right(key, setting, sizes, *rest, **named)
 
     def frozen(key, tree, stddev):
         del key, stddev
@@ -126,14 +124,14 @@ def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone()
         )
         return jnp.zeros_like(tree)
 
-    def ends(key, sizes, replacement):
+    def ends(key, setting, sizes):
         """The first and the last user of the block, by turns."""
-        del key, replacement
-        return (sizes.num_users - 1) * (jnp.arange(sizes.most_queries) % 2)
+        del key, setting
+        return (sizes.num_users - 1) * (jnp.arange(sizes.most_drawn) % 2)
 
     with (
-        mock.patch.object(_calls_in_turn, "strongly_convex", tagged),
-        mock.patch.object(_calls_in_turn, "_draw_users", ends),
+        mock.patch.object(_calls, "strongly_convex", tagged),
+        mock.patch.object(_calls, "_draw_users", ends),
         mock.patch.object(additive, "gaussian", frozen),
     ):
         solve = jax.jit(
@@ -188,14 +186,14 @@ def _data_of(plan):
 def test_turns_are_the_blocks_one_by_one(sampling):
     plan = _blocks(2, {"search": "fixed", "num_iterations": 1, "sampling": sampling})
     data = _data_of(plan)
-    groups = _together.groups
+    groups = _sequence.groups
 
     def found(together):
         def run(key):
             return ball_accelerated_sco.solve(key, plan, ABSOLUTE, data, jnp.ones(2))
 
-        turns = groups if together else lambda parts, turns, data: groups(parts, None, data)
-        with mock.patch.object(_together, "groups", turns):
+        turns = groups if together else lambda parts, turns, *rest: groups(parts, None, *rest)
+        with mock.patch.object(_sequence, "groups", turns):
             return jax.jit(run)(jax.random.key(1))
 
     one, other = found(True), found(False)
@@ -220,12 +218,12 @@ def test_a_turn_is_charged_what_its_own_block_proves():
     for part in _blocks(4).parts:
         proven = accounting.Proven(float(part.beta), part.radius_ratio, 1e-3)
         part = dataclasses.replace(part, proven=proven)
-        blocks.append(_ball_accelerated_turns.Block(part.num_users, part, 1.0))
+        blocks.append(ball_accelerated_sco._Block(part.num_users, part, 1.0))
     louder = dataclasses.replace(blocks[2].plan, beta=1.01 * blocks[2].plan.beta)
     blocks[2] = blocks[2]._replace(plan=louder)
     blocks[3] = blocks[3]._replace(regularization=-1.0)
     with mock.patch.object(accounting, "proven_loss", proves):
-        charged = _ball_accelerated_turns._stacked(blocks).loss.rdp[:, 0]
+        charged = [ball_accelerated_sco._lowered(block).numbers.loss.rdp[0] for block in blocks]
     np.testing.assert_allclose(charged, [0.5, 0.625, np.inf, np.inf])
 
 

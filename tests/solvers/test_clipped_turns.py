@@ -11,11 +11,11 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _stacking
 from dpsco_jax.oracles import sampling
-from dpsco_jax.privacy import _gaussian_turns
 from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.privacy.sampling import Poisson, WithoutReplacement
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _clipped_turns, _first_order_turns, _sequence, _together
+from dpsco_jax.solvers import _sequence, first_order
 from dpsco_jax.solvers.item_level import sco
 from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import (
@@ -81,7 +81,7 @@ def _data():
 
 
 def _run(key, parts, objective, together):
-    turns = _first_order_turns.TURNS if together else None
+    turns = first_order.TURNS if together else None
     start = jnp.zeros(parts[0].dim)
     solver = accelerated_sgd.solve
     found = _sequence.run(key, parts, solver, objective, _data(), start, turns=turns)
@@ -98,8 +98,8 @@ def test_turns_are_the_phases_one_by_one(batches, radius, objective):
     # Numbers that plans of today have in common are those of each turn too.
     other = {"clip_norm": 0.3 * last.clip_norm, "smoothing_radius": radius and 200 * radius}
     parts = first, last.replace(**other)
-    turns = _first_order_turns.TURNS
-    assert [len(group) for group in _together.groups(parts, turns, _data())] == [2]
+    turns = first_order.TURNS
+    assert [len(group) for group in _sequence.groups(parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, parts, objective, how) for how in (True, False)])
     for seed in range(2):
         one, other = run(jax.random.key(seed))
@@ -118,7 +118,7 @@ def test_the_program_does_not_grow_with_the_phases():
     def size(*parts):
         users = sum(part.num_users for part in parts)
         data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-        turns = _first_order_turns.TURNS
+        turns = first_order.TURNS
 
         def run(key):
             start = jnp.zeros(3)
@@ -132,22 +132,27 @@ def test_the_program_does_not_grow_with_the_phases():
 
 def test_a_turn_is_charged_what_its_own_plan_proves():
     releases = [part.releases for part in _parts((5, 6))]
-    stacked = _gaussian_turns.stacked(releases)
+    stacked = _stacking.stacked([own.lowered() for own in releases])
     for i, own in enumerate(releases):
         of_turn = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
-        loss = of_turn.scheme.gaussian_loss(own.noise_multiplier, own.relation)
+        loss = of_turn.proven.gaussian_loss(own.noise_multiplier, own.relation)
         np.testing.assert_array_equal(loss.rdp * own.num_steps, own.loss().rdp)
         assert of_turn.noise_multiplier == own.noise_multiplier
-    assert of_turn.scheme.sampled
+    assert of_turn.scheme == WithoutReplacement(own.population_size, own.batch_size)
     assert stacked.batch_size.tolist() == [5, 6]
     other = NeighboringRelation.ADD_OR_REMOVE_ONE
     with pytest.raises(ValueError, match="relation must be REPLACE_ONE"):
-        of_turn.scheme.gaussian_loss(None, other)
-    sampled = GaussianReleases(9, 3, 2, "poisson", 1.0, 1e-5)
-    assert _gaussian_turns.kind(sampled) is None
+        of_turn.proven.gaussian_loss(None, other)
     everybody = GaussianReleases(9, 9, 2, "fixed", 1.0, 1e-5)
-    with pytest.raises(ValueError, match="phases must be of one kind"):
-        _gaussian_turns.stacked([releases[0], everybody])
+    with pytest.raises(ValueError, match="values must be of one structure"):
+        _stacking.stacked([releases[0].lowered(), everybody.lowered()])
+
+
+def test_poisson_samples_have_programs_of_their_own():
+    mean = _parts((5, 6))[0].mean
+    sampled = GaussianReleases(24, 5, 2, "poisson", 1.0, 1e-5)
+    assert dataclasses.replace(mean, releases=sampled).block() is None
+    assert isinstance(sampled.lowered().scheme, Poisson)
 
 
 LOCALIZED = next(row for row in ROWS if row.name == "sco, localization")
@@ -182,7 +187,9 @@ def test_parts_inside_of_parts_are_turns_too(monkeypatch):
     data = LOCALIZED.data()
     plan = _staged(2)
     one, lines = _sco(plan, data)
-    monkeypatch.setattr(_together, "groups", lambda parts, *_: [[part] for part in parts])
+    monkeypatch.setattr(
+        _sequence, "groups", lambda parts, *rest: [[(part, None)] for part in parts]
+    )
     other, separate = _sco(plan, data)
     assert lines < 0.6 * separate
     for seed in range(2):
@@ -215,8 +222,8 @@ def test_groups_of_other_means_or_shifts_have_data_of_their_own_form():
     parts = (*plain, *tested, *shifted)
     users = sum(part.num_users for part in parts)
     data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-    turns = _first_order_turns.TURNS
-    assert [len(group) for group in _together.groups(parts, turns, data)] == [2, 2, 2]
+    turns = first_order.TURNS
+    assert [len(group) for group in _sequence.groups(parts, turns, data)] == [2, 2, 2]
 
     def run(key):
         start, solver = jnp.zeros(3), accelerated_sgd.solve
@@ -243,45 +250,40 @@ def test_means_of_other_kinds_are_not_stacked():
     mean = _parts((16, 8))[0].mean
     for change in ({"shift": "user"}, {"chunk_size": 3}, {"smoothing_radius": 0.1}):
         other = dataclasses.replace(mean, **change)
-        assert _clipped_turns.kind(other) != _clipped_turns.kind(mean)
-        with pytest.raises(ValueError, match="of_parts must be of one kind"):
-            _clipped_turns.stacked([mean, other])
+        assert not _stacking.fit([mean.lowered(), other.lowered()])
+        with pytest.raises(ValueError, match="values must be of one structure"):
+            _stacking.stacked([mean.lowered(), other.lowered()])
 
 
-@pytest.mark.parametrize(
-    "change", [{"clip_norm": 0.0}, {"smoothing_radius": -1.0}, {"stage_length": 0}]
-)
+@pytest.mark.parametrize("change", [{"clip_norm": 0.0}, {"smoothing_radius": -1.0}])
 def test_numbers_of_a_turn_out_of_their_range_are_refused_by_name(change):
     parts = [p.replace(smoothing_radius=0.1) for p in _parts((16, 8))]
     (name,) = change
-    if name == "stage_length":
-        with pytest.raises(ValueError, match=name):
-            parts[1].replace(**change)
-        return
-    other = parts[1].replace(**change)
-    block = jax.eval_shape(lambda: _sequence.slice_users(_data(), 0, other.num_users))
-
-    def together():
-        _first_order_turns.TURNS.check(other, OBJECTIVE, block, jnp.zeros(3))
-        _first_order_turns.TURNS.stacked((parts[0], other))
-
     with pytest.raises(ValueError, match=name):
-        together()
+        first_order.TURNS.lowered(parts[1].replace(**change))
+
+
+def test_a_method_of_a_turn_out_of_its_range_is_refused_by_name():
+    first, second = _parts((16, 8))
+    with pytest.raises(ValueError, match="stage_length"):
+        second.replace(stage_length=0)
+    with pytest.raises(ValueError, match="smoothness"):
+        _run(jax.random.key(0), (first, second.replace(smoothness=-1.0)), OBJECTIVE, True)
 
 
 def test_a_turn_without_noise_is_refused_by_name():
     one = _parts((16, 8))[0].releases
     with pytest.raises(ValueError, match="noise_multiplier must be in"):
-        _gaussian_turns.stacked([one, dataclasses.replace(one, noise_multiplier=0.0)])
+        dataclasses.replace(one, noise_multiplier=0.0).lowered()
 
 
 def test_a_turn_with_other_noise_than_was_proven_costs_infinity():
-    turns = _gaussian_turns.stacked([part.releases for part in _parts((16, 8))])
+    turns = _stacking.stacked([part.releases.lowered() for part in _parts((16, 8))])
     relation = turns.relation
 
     @jax.jit
     def charged(turns):
-        return turns.scheme.gaussian_loss(turns.noise_multiplier, relation).rdp
+        return turns.proven.gaussian_loss(turns.noise_multiplier, relation).rdp
 
     first, other = (jax.tree.map(lambda leaf, i=i: leaf[i], turns) for i in (0, 1))
     np.testing.assert_array_equal(charged(first), np.float32(first.cost.rdp))

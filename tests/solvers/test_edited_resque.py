@@ -25,7 +25,6 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import (
     _calls,
-    _calls_in_turn,
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
     ball_accelerated_sco,
@@ -94,40 +93,32 @@ SEEN: list[tuple] = []
 TRACED: list = []  # the labels of every data set that a program was traced with: a block has its own
 
 
-def report(_, setting, calls, far, center, start, beta, regularization, anchor):
-    """In place of ``_run``: tells what would be released, and answers from the far end of the ball."""
+def report(_, setting, sizes, far, center, start, beta, regularization, anchor):
+    """In place of ``_run``: tells what would be released, and answers from the far end of the ball.
+
+    A block in a program of its own has data of its own; one of several in a program is where its users start,
+    with sizes as they run.
+    """
     del far, start, anchor
     labels = setting.data.labels
     if not any(labels is other for other in TRACED):
         TRACED.append(labels)
     block = next(i for i, other in enumerate(TRACED) if other is labels)
-    users = labels.shape[0]
-    for level in calls:
-        static = block, level.num_queries, users, setting.replacement
-        numbers = beta * level.beta_factor, setting.smoothing_radius, setting.radius
-        numbers += setting.lipschitz, regularization
-        jax.debug.callback(lambda *n, s=static: SEEN.append((s, *map(float, n))), *numbers)
-    return center + setting.radius * jnp.zeros(DIM).at[0].set(0.9)
-
-
-def report_turn(_, users, sizes, center, beta, regularization, anchor):
-    """The same in place of a call in a turn, whose block is where its users start, with sizes as they run."""
-    del anchor
-    setting, again = users.setting, users.setting.replacement
-    for level in range(sizes.num_queries.shape[0]):
+    for level in range(sizes.drawn.shape[0]):
         # Where there is no such level, no user is drawn for it.
         phases = jnp.sum((sizes.phase_level == level) & (sizes.phase_count > 0))
-        static = users.first, sizes.num_queries[level], sizes.num_users, phases
+        static = setting.first, sizes.drawn[level] + 1, sizes.num_users, phases
         numbers = beta * sizes.beta_factor[level], setting.smoothing_radius, setting.radius
         numbers += setting.lipschitz, regularization
-        jax.debug.callback(functools.partial(_see, again), static, numbers)
+        see = functools.partial(_see, block, sizes.replacement)
+        jax.debug.callback(see, static, numbers)
     return center + setting.radius * jnp.zeros(DIM).at[0].set(0.9)
 
 
-def _see(again, static, numbers):
+def _see(block, again, static, numbers):
     first, queries, users, phases = map(int, static)
     if phases:
-        SEEN.append(((f"from {first}", queries, users, again), *map(float, numbers)))
+        SEEN.append(((f"{block} from {first}", queries, users, again), *map(float, numbers)))
 
 
 @functools.cache
@@ -138,10 +129,7 @@ def compiled(solver):
 def run(solver, plan):
     """The loss that is charged, and the calls that were made: how many of each, by block."""
     SEEN.clear()
-    with (
-        mock.patch.object(_calls, "_run", report),
-        mock.patch.object(_calls_in_turn, "strongly_convex", report_turn),
-    ):
+    with mock.patch.object(_calls, "_run", report):
         solution = compiled(solver)(jax.random.key(0), plan, data_of(plan_users(plan)))
         jax.effects_barrier()
     made = collections.defaultdict(collections.Counter)

@@ -9,19 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import transforms
-from dpsco_jax.privacy.concentrated import _in_turn
+from dpsco_jax import _stacking, transforms
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import (
-    Status,
-    _first_order_turns,
-    _mean_turns,
-    _sequence,
-    _tested_turns,
-    _together,
-)
+from dpsco_jax.solvers import Status, _sequence, first_order, means
 from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd
 from tests.support.planned import planned
 
@@ -73,8 +65,8 @@ def _both(key, data, of, objective=POINTS):
         found = _sequence.run(key, parts, multipass_sgd.solve, objective, data, start, turns=turns)
         return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
 
-    assert [len(group) for group in _together.groups(parts, _first_order_turns.TURNS, data)] == [2]
-    return run(_first_order_turns.TURNS), run(None)
+    assert [len(group) for group in _sequence.groups(parts, first_order.TURNS, data)] == [2]
+    return run(first_order.TURNS), run(None)
 
 
 def _same(one, other):
@@ -111,9 +103,10 @@ def _reporting():
     [
         (functools.partial(_parts, 5.0), POINTS),
         (functools.partial(_parts, 0.6, "per_item"), ROUGH),
+        (functools.partial(_parts, 0.6, "per_round"), POINTS),
         (_reporting, POINTS),
     ],
-    ids=["clipped", "shifted", "average at a halt"],
+    ids=["clipped", "shifted", "shifted by round", "average at a halt"],
 )
 def test_turns_of_other_means_are_the_blocks_one_by_one(of, objective):
     for torn in (None, slice(10, 30)):
@@ -128,10 +121,10 @@ def test_blocks_of_other_kinds_have_programs_of_their_own():
     }  # fmt: skip
     for name, value in kinds.items():
         other = last.replace(**{name: value})
-        groups = _together.groups((first, other), _first_order_turns.TURNS, _data())
+        groups = _sequence.groups((first, other), first_order.TURNS, _data())
         assert len(groups) == 2, name
     by_round = [part.replace(shift="round") for part in _parts(0.6, "per_item")]
-    assert len(_together.groups(by_round, _first_order_turns.TURNS, _data())) == 2
+    assert len(_sequence.groups(by_round, first_order.TURNS, _data())) == 1
 
 
 @pytest.mark.parametrize(
@@ -154,7 +147,7 @@ def test_what_a_block_alone_refuses_is_refused_of_a_later_turn(changes, named):
     with pytest.raises(ValueError, match=named):
         _sequence.run(
             jax.random.key(0), (first, other), multipass_sgd.solve, POINTS, _data(),
-            jnp.zeros(DIM), turns=_first_order_turns.TURNS,
+            jnp.zeros(DIM), turns=first_order.TURNS,
         )  # fmt: skip
 
 
@@ -166,7 +159,7 @@ def test_numbers_of_tests_that_a_block_alone_refuses_are_refused_of_a_turn(name,
     mean = _parts()[1].mean
     releases = dataclasses.replace(mean.releases, **{name: value})
     with pytest.raises(ValueError, match=f"{name} must be"):
-        _mean_turns.check(dataclasses.replace(mean, releases=releases), jnp.zeros(DIM))
+        dataclasses.replace(mean, releases=releases).lowered()
     assert not np.isfinite(releases.loss().rdp).any()
 
 
@@ -182,37 +175,43 @@ def _of_batches():
 
 def test_a_turn_of_batches_is_charged_what_its_own_releases_prove():
     phases = [mean.releases for mean in _of_batches()]
-    stacked = _tested_turns.stacked(_of_batches())
+    stacked = _stacking.stacked([mean.lowered() for mean in _of_batches()])
     for i, own in enumerate(phases):
         mean = jax.tree.map(lambda leaf, i=i: leaf[i], stacked)
         turn = mean.releases
-        for found, wanted in zip(turn.loss(), own.loss(), strict=True):
+        for found, wanted in zip(turn.cost, own.loss(), strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
-        for name in ("threshold", "test_epsilon", "keep_level", "noise_stddev", "population_size"):
+        for name in ("threshold", "test_epsilon", "keep_level", "noise_stddev"):
             assert getattr(turn, name) == getattr(own, name), name
         assert turn.num_users == own.batch_size < own.population_size
-        assert turn.scheme.sampled
+        assert turn.scheme == own.scheme
         for name in ("score_radius", "clip_norm"):
             assert getattr(mean, name) == getattr(_of_batches()[i], name), name
     # Nothing is proven of further looks at a batch: the ledger says that it was drawn.
     turn = jax.tree.map(jnp.asarray, turn)
     release = transforms.outlier_removed_mean(turn, 1.0, jax.random.key(0))
     assert release.init(jnp.zeros(DIM)).ledger.sampled
-    with pytest.raises(ValueError, match="phases must be of one kind"):
-        _in_turn.stacked([phases[0], _parts()[1].releases])
+    with pytest.raises(ValueError, match="values must be of one structure"):
+        _stacking.stacked([phases[0].lowered(), _parts()[1].releases.lowered()])
 
 
 def test_rows_of_a_turn_are_those_of_a_batch_of_its_own_users():
     """Of more than half of them; others of the batch's places stand for nobody."""
     of_parts, data, start = _of_batches(), _data(), jnp.full(DIM, 0.5)
-    everybody = _tested_turns.prepared(of_parts[0], ROUGH, data, start)
+    everybody = of_parts[0].prepared(ROUGH, data, start)
 
     def rows(mean, data, key):
-        return mean.open(jax.random.key(9), ROUGH, data, start).oracle(key, start, data).gradient
+        oracle, rows, _, _ = mean.open(jax.random.key(9), ROUGH, data, start)
+        return oracle(key, start, rows).gradient
 
-    turn = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), _tested_turns.stacked(of_parts))
-    turn = dataclasses.replace(turn, first=jnp.asarray(100))
-    found = jax.jit(rows)(turn, everybody, jax.random.key(0))
+    stacked = _stacking.stacked([(mean.lowered(), mean.block()) for mean in of_parts])
+
+    def of_turn(everybody, key):
+        turn, block = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), stacked)
+        block = dataclasses.replace(block, first=jnp.asarray(100))
+        return rows(turn, means.Part(everybody, data, block), key)
+
+    found = jax.jit(of_turn)(everybody, jax.random.key(0))
     own = jax.tree.map(lambda leaf: leaf[100:], data)
     wanted = jax.jit(functools.partial(rows, of_parts[0]))(own, jax.random.key(0))
     assert found.shape == (80, DIM)

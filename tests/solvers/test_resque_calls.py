@@ -109,6 +109,11 @@ def test_one_hot_rows_are_rows():
     np.testing.assert_allclose(pair[0], pair[1], rtol=1e-4, atol=1e-6)
 
 
+def _sizes(*queries, num_users=None):
+    users = DATA.labels.shape[0] if num_users is None else num_users
+    return calls.sizes_of(users, [calls.Level(size, 1.0) for size in queries], False)
+
+
 def test_a_call_is_the_printed_recursion():
     """Against a loop in float64 over the same queries, with a start outside of the ball and no noise."""
     size, reach, lam = 16, 0.02, 5.0
@@ -118,7 +123,7 @@ def test_a_call_is_the_printed_recursion():
     found = jax.jit(lambda k: calls.localized(k, SETTING, size, center, start, 1e30, reach, lam))(
         key
     )
-    users = jax.jit(lambda k: calls._draw_users(k, SETTING, (calls.Level(size, 1.0),)))(users_key)
+    users = jax.jit(lambda k: calls._draw_users(k, SETTING, _sizes(size)))(users_key)
     queries = jax.jit(lambda k: calls.query(k, SETTING, users, center))(shifts_key)
     gradient = jax.jit(lambda j, v: calls.gradient(SETTING, queries, j, v))
 
@@ -140,7 +145,7 @@ def test_a_call_is_the_printed_recursion():
 
 
 def test_users_of_a_call_are_different_and_fresh():
-    sizes = (calls.Level(8, 1.0), calls.Level(16, 1.0))
+    sizes = _sizes(8, 16)
     draw = jax.jit(lambda k: calls._draw_users(k, SETTING, sizes))
     first, second = (np.asarray(draw(jax.random.key(s))) for s in (0, 1))
     assert len(first) == 7 + 15
@@ -148,7 +153,7 @@ def test_users_of_a_call_are_different_and_fresh():
     assert len(set(first[7:])) == 15
     assert not np.array_equal(first, second)
     small = SETTING._replace(data=jax.tree.map(lambda x: x[:15], DATA))
-    everyone = np.asarray(calls._draw_users(jax.random.key(0), small, (calls.Level(16, 1.0),)))
+    everyone = np.asarray(calls._draw_users(jax.random.key(0), small, _sizes(16, num_users=15)))
     assert sorted(everyone) == list(range(15))
     assert not np.array_equal(everyone, np.arange(15)), "the order is random as well"
 

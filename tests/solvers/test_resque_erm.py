@@ -155,8 +155,8 @@ def test_the_calls_made_are_those_accounted_for(name):
 
     def listen(key, setting, calls, far, center, start, beta, regularization, anchor):
         made.extend(
-            (call.num_queries, round(float(beta * call.beta_factor), 5), setting.replacement)
-            for call in calls
+            (call.num_queries, round(float(beta * call.beta_factor), 5), calls.replacement)
+            for call in calls.levels
         )
         return center
 

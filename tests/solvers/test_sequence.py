@@ -10,7 +10,7 @@ import pytest
 from dpsco_jax import _counts, privacy
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Solution, Status, _sequence, _together
+from dpsco_jax.solvers import Solution, Status, _sequence
 
 
 def test_sizes_hold_everybody_and_follow_the_weights():
@@ -117,9 +117,8 @@ def test_parts_between_turns_have_keys_and_users_of_their_own():
         num_users: int
         turns: bool = True
 
-    together = _together.Turns(
-        kind=lambda part: "one" if part.turns else None,
-        stacked=lambda parts: np.array([part.num_users for part in parts]),
+    together = _sequence.Turns(
+        lowered=lambda part: part.num_users if part.turns else None,
         prepared=lambda part, objective, data, point: data,
         solver=lambda key, part, objective, rows, first, point: _first_and_key(point, first, key),
         gradients=lambda part, data: part.num_users,

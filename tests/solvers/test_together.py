@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _first_order_turns, _sequence, _together
+from dpsco_jax.solvers import Status, _sequence, first_order
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
@@ -52,8 +52,8 @@ def _run(key, data, turns, parts):
 @pytest.mark.parametrize("far", [(), range(120, 180)], ids=["to the end", "the last halts"])
 def test_turns_are_the_phases_one_by_one(far):
     parts, data = _parts(), _data(far)
-    turns = _first_order_turns.TURNS
-    assert [len(group) for group in _together.groups(parts, turns, data)] == [2]
+    turns = first_order.TURNS
+    assert [len(group) for group in _sequence.groups(parts, turns, data)] == [2]
     one, other = (_both(jax.random.key(3), data, which) for which in (True, False))
     assert int(one.status) == (Status.HALTED if far else Status.OK)
     np.testing.assert_allclose(one.params, other.params, rtol=2e-6, atol=1e-7)
@@ -81,12 +81,12 @@ def test_batches_of_turns_are_those_of_phases_one_by_one():
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _both(key, data, together, batches=None):
     parts = _parts(batches)
-    return _run(key, data, _first_order_turns.TURNS if together else None, parts)
+    return _run(key, data, first_order.TURNS if together else None, parts)
 
 
 def test_the_program_does_not_grow_with_the_phases():
     first, second = _parts()
-    turns = _first_order_turns.TURNS
+    turns = first_order.TURNS
 
     def size(*parts):
         users = sum(part.num_users for part in parts)
@@ -98,12 +98,20 @@ def test_the_program_does_not_grow_with_the_phases():
 
 
 def test_parts_of_other_kinds_have_programs_of_their_own():
-    kinds = _together.Turns(lambda part: part, None, None, None, None)
+    kinds = _sequence.Turns(lambda part: None if part == "c" else {part: 1}, None, None, None, None)
     data = UserData(jnp.zeros((4, 1)))
-    assert _together.groups("aab", kinds, data) == [["a", "a"], ["b"]]
-    assert _together.groups("aba", kinds, data) == [["a"], ["b"], ["a"]]
-    assert _together.groups("aa", None, data) == [["a"], ["a"]]
-    assert _together.groups("aa", kinds._replace(kind=lambda part: None), data) == [["a"], ["a"]]
+
+    class Named(str):
+        num_users = 2
+
+    def grouped(names, turns):
+        found = _sequence.groups(list(map(Named, names)), turns, data)
+        return ["".join(part for part, _ in group) for group in found]
+
+    assert grouped("aab", kinds) == ["aa", "b"]
+    assert grouped("aba", kinds) == ["a", "b", "a"]
+    assert grouped("aa", None) == ["a", "a"]
+    assert grouped("cc", kinds) == ["c", "c"]
 
 
 @pytest.mark.parametrize("users", [3, 256])
@@ -136,20 +144,18 @@ def test_whatever_comes_after_a_halt_is_of_no_account():
     stopped, point = jnp.zeros([], bool), jnp.zeros([])
     for status, end in ((Status.OK, 1.0), (Status.HALTED, 2.0), (Status.OK, 2.0), (Status.OK, 2.0)):
         found = Solution(point + 1, None, jnp.asarray(int(status)), 0, None)
-        point, stopped, seen = _together.until_stopped(stopped, point, found)
+        point, stopped, seen = _sequence.until_stopped(stopped, point, found)
         assert point == seen.params == end
         assert bool(stopped) == (end > 1)
         assert int(seen.status) == status
 
 
 def test_turns_after_other_parts_have_keys_and_users_of_their_own():
-    turns = _together.Turns(None, lambda parts: None, None, None, None)
-    parts = _parts()
-    first = parts[0].num_users
-    places = _together.places_of(turns, parts, 3, 10)
+    places = _sequence.places_of([1.0, 2.0], 3, [10, 24])
+    assert places.count == 2
     assert places.numbers.tolist() == [3, 4]
-    assert places.firsts.tolist() == [10, 10 + first]
-    assert _together.places_of(turns, parts, 3, 10, False).firsts.tolist() == [10, 10]
+    assert places.firsts.tolist() == [10, 24]
+    assert places.parts.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
@@ -172,16 +178,15 @@ def test_steps_of_parts_and_parts_of_parts_have_keys_of_their_own(impl):
         _sequence.run(key, parts, alone, OBJECTIVE, data, jnp.zeros(3))
     # For such keys, folding alone gave step 1 of part 0 the key of step 0 of part 1.
     assert len(set(words)) == len(words) == 12
-    turns = _together.Turns(None, None, None, of_turn, None)
-    places = _together.Places(jnp.arange(3), jnp.zeros(3, jnp.int32), None)
+    places = _sequence.Places(3, jnp.arange(3), jnp.zeros(3, jnp.int32), None)
     point, no = jnp.zeros_like(jax.random.key_data(key)), jnp.zeros([], bool)
-    found = _together.loop(key, turns, places, OBJECTIVE, None, point, no)[2].params
+    found = _sequence.loop(key, of_turn, places, OBJECTIVE, None, point, no)[2].params
     assert [tuple(row) for row in found.tolist()] == words[::4]
 
 
 def test_nothing_moves_after_a_part_that_came_after_a_halt():
     found = Solution(jnp.ones(1), None, jnp.int32(Status.OK), 0, {})
-    point, over, same = _together.until_stopped(jnp.asarray(True), jnp.zeros(1), found)
+    point, over, same = _sequence.until_stopped(jnp.asarray(True), jnp.zeros(1), found)
     assert over
     assert point == same.params == 0
     assert int(same.status) == Status.OK

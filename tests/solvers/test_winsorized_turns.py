@@ -13,7 +13,7 @@ from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _first_order_turns, _sequence, _together, first_order
+from dpsco_jax.solvers import _sequence, first_order
 from dpsco_jax.solvers.user_level import phased_erm
 from tests.solvers.private_table import ROWS
 from tests.support.planned import planned
@@ -63,7 +63,7 @@ def _data():
 
 
 def _run(key, plan, together):
-    turns = _first_order_turns.of_similar_size(plan.parts) if together else None
+    turns = first_order.TURNS if together else None
     solver, start = first_order.solve, jnp.full(DIM, -0.4)
     found = _sequence.run(key, plan.parts, solver, POINTS, _data(), start, turns=turns)
     return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
@@ -73,8 +73,8 @@ def _run(key, plan, together):
 @pytest.mark.parametrize("form", ["refined", "recentred"])
 def test_turns_are_the_phases_one_by_one(form):
     plan = _plan(form, 2)
-    turns = _first_order_turns.of_similar_size(plan.parts)
-    assert [len(group) for group in _together.groups(plan.parts, turns, _data())] == [2]
+    turns = first_order.TURNS
+    assert [len(group) for group in _sequence.groups(plan.parts, turns, _data())] == [2]
     run = jax.jit(lambda key: [_run(key, plan, how) for how in (True, False)])
     seen = []
     for seed in range(2):
@@ -127,7 +127,7 @@ def test_the_program_does_not_grow_with_the_phases():
     def size(*parts):
         users = sum(part.num_users for part in parts)
         data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), ROW.data())
-        turns = _first_order_turns.of_similar_size(parts)
+        turns = first_order.TURNS
 
         def run(key):
             solver, start = first_order.solve, jnp.zeros(first.dim)
@@ -181,8 +181,8 @@ def test_numbers_of_two_means_that_a_phase_alone_refuses_are_refused_of_a_turn(n
 
 def test_phases_of_other_kinds_or_sizes_have_programs_of_their_own():
     def grouped(plan):
-        turns = _first_order_turns.of_similar_size(plan.parts)
-        return [len(group) for group in _together.groups(plan.parts, turns, _data())]
+        groups = _sequence.groups(plan.parts, first_order.TURNS, _data(), 3)
+        return [len(group) for group in groups]
 
     assert grouped(_plan()) == [3]
     assert grouped(_with(1, form="refined")) == [1, 1, 1]

@@ -10,8 +10,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _compensated, privacy
-from dpsco_jax.privacy._gaussian_turns import TurnScheme
-from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
+from dpsco_jax.privacy.sampling import Proven, WithoutReplacement
 
 
 class Declared(NamedTuple):
@@ -121,16 +120,14 @@ class Tape:
             return
 
         scheme = declared.scheme
-        in_turn = isinstance(scheme, TurnScheme)
-        sizes = (scheme.population_size, scheme.batch_size) if in_turn else ()
+        scheme = scheme.scheme if isinstance(scheme, Proven) else scheme
+        drawn = isinstance(scheme, WithoutReplacement)  # of sizes that may be traced
+        sizes = tuple(scheme) if drawn else ()
 
         def append(
             data: Any, flat: Any, noise: Any, sensitivity: Any, multiplier: Any, *sizes: Any
         ) -> None:
-            of_turn = scheme
-            if in_turn:
-                drawn = WithoutReplacement(*(int(size) for size in sizes))
-                of_turn = drawn if scheme.sampled else FullBatch()
+            of_run = WithoutReplacement(*(int(size) for size in sizes)) if drawn else scheme
             self.releases.append(
                 Release(
                     name,
@@ -140,7 +137,7 @@ class Tape:
                     float(noise),
                     float(sensitivity),
                     float(multiplier),
-                    of_turn,
+                    of_run,
                 )
             )
 

@@ -50,8 +50,11 @@ from dpsco_jax.geometry import clipping, norms, rotations
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.winsorized import _by_coordinate
 from dpsco_jax.mechanisms.winsorized import private_range as ranges
-from dpsco_jax.mechanisms.winsorized._in_turn import WinsorizedTurn
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, WinsorizedReleases
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import (
+    BOXED,
+    WinsorizedReleases,
+    WinsorizedRun,
+)
 
 # Numbers in the coordinates that are sorted at once: more of them need more memory and no less time.
 _BLOCK_ENTRIES = 2**16
@@ -60,15 +63,16 @@ _BLOCK_ENTRIES = 2**16
 def winsorized_mean(
     key: jax.Array,
     vectors: Float[Array | np.ndarray, "users dim"],
-    releases: WinsorizedReleases | WinsorizedTurn,
+    releases: WinsorizedReleases | WinsorizedRun,
 ) -> Float[Array, "dim"]:
     """Answers one query; costs ``releases.query_loss()`` under REPLACE_ONE.
 
     Args:
         key: a typed key, used up.
         vectors: one row per user; may depend on earlier answers.
-        releases: of ``calibrate_winsorized``; whoever calls keeps count of the queries. Of ``WinsorizedTurn``
-            the first ``num_users`` rows are users, the others nobody, whatever they hold.
+        releases: of ``calibrate_winsorized``; whoever calls keeps count of the queries. Of ``WinsorizedRun``,
+            whose sizes may be traced, the first ``num_users`` of ``capacity`` rows are users, the others
+            nobody, whatever they hold.
 
     Returns:
         The mean plus noise, at least float32.
@@ -77,31 +81,28 @@ def winsorized_mean(
         ValueError: the shape is not the planned one.
     """
     require_key(key)
-    require_instance("releases", releases, WinsorizedReleases | WinsorizedTurn)
+    require_instance("releases", releases, WinsorizedReleases | WinsorizedRun)
     require_number("vectors", vectors, "an array of real numbers")
-    live = None
-    planned = (releases.num_users, releases.dim)
-    if isinstance(releases, WinsorizedTurn):
-        live = jnp.asarray(releases.num_users)
-        planned = (releases.capacity, releases.dim)
-    else:
+    if isinstance(releases, WinsorizedReleases):
         require_wide_numbers("releases", releases)
+    run = releases.lowered()
+    planned, live = (run.capacity, run.dim), run.live
     require(vectors.shape == planned, "shape of vectors", vectors.shape, f"{planned}")
-    rows = jax.vmap(lambda row: norms.clip_to_norm(row, releases.bound))(jnp.asarray(vectors))
+    rows = jax.vmap(lambda row: norms.clip_to_norm(row, run.bound))(jnp.asarray(vectors))
     box_key, coarse_key, noise_key = jax.random.split(key, 3)
     origin = jnp.zeros(rows.shape[1:], rows.dtype)
-    if releases.form in BOXED:
-        answer = _noisy_mean_in_box(box_key, coarse_key, rows, releases, live)
-        if releases.form != "refined":
+    if run.form in BOXED:
+        answer = _noisy_mean_in_box(box_key, coarse_key, rows, run)
+        if run.form != "refined":
             return answer
-    elif releases.form == "recentred":
-        mean = _mean_in_ball(rows, origin, releases.bound, live)
-        answer = additive.gaussian(coarse_key, mean, releases.coarse_stddev)
+    elif run.form == "recentred":
+        mean = _mean_in_ball(rows, origin, run.bound, live)
+        answer = additive.gaussian(coarse_key, mean, run.coarse_stddev)
     else:
-        mean = _mean_in_ball(rows, origin, releases.bound, live)
-        return additive.gaussian(noise_key, mean, releases.noise_scale)
-    mean = _mean_in_ball(rows, answer, releases.ball_radius, live)
-    return additive.gaussian(noise_key, mean, releases.noise_scale)
+        mean = _mean_in_ball(rows, origin, run.bound, live)
+        return additive.gaussian(noise_key, mean, run.noise_scale)
+    mean = _mean_in_ball(rows, answer, run.ball_radius, live)
+    return additive.gaussian(noise_key, mean, run.noise_scale)
 
 
 def winsorized_mean_1d(
@@ -166,28 +167,27 @@ def _noisy_mean_in_box(
     key: jax.Array,
     noise_key: jax.Array,
     rows: Array,
-    releases: WinsorizedReleases | WinsorizedTurn,
-    live: Int[Array, ""] | None,
+    run: WinsorizedRun,
 ) -> Array:
     """The winsorized mean of the rows, the only one or the coarse one."""
     rotation_key, range_key = jax.random.split(key)
-    signs = rotations.random_signs(rotation_key, releases.dim)
+    signs = rotations.random_signs(rotation_key, run.dim)
     numbers = (
-        releases.range_epsilon,
-        releases.coordinate_radius,
-        releases.bound,
-        releases.bin_width,
+        run.range_epsilon,
+        run.coordinate_radius,
+        run.bound,
+        run.bin_width,
     )
     ranges.require_numbers(*numbers)
-    mean = _mean_in_box(range_key, signs, rows, (*numbers, live))
-    match releases.form:
+    mean = _mean_in_box(range_key, signs, rows, (*numbers, run.live))
+    match run.form:
         case "laplace":
-            noised = additive.laplace(noise_key, mean, releases.noise_scale)
+            noised = additive.laplace(noise_key, mean, run.noise_scale)
         case "winsorized":
-            noised = additive.gaussian(noise_key, mean, releases.noise_scale)
+            noised = additive.gaussian(noise_key, mean, run.noise_scale)
         case _:
-            noised = additive.gaussian(noise_key, mean, releases.coarse_stddev)
-    return rotations.rotate_back(signs, noised, releases.dim)
+            noised = additive.gaussian(noise_key, mean, run.coarse_stddev)
+    return rotations.rotate_back(signs, noised, run.dim)
 
 
 def _mean_in_box(key: jax.Array, signs: Array, rows: Array, numbers: tuple[Any, ...]) -> Array:

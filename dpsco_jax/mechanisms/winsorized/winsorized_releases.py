@@ -177,6 +177,28 @@ class WinsorizedReleases:
             parts.append(privacy.gaussian(self.coarse_multiplier))
         return privacy.unbounded_unless(self.accounted, privacy.compose(*parts))
 
+    def lowered(self) -> "WinsorizedRun":
+        """What a run uses of the queries: sizes and scales of noise as numbers, and the loss of one."""
+        return WinsorizedRun(
+            capacity=self.num_users,
+            dim=self.dim,
+            form=self.form,
+            num_users=self.num_users,
+            num_queries=self.num_queries,
+            bound=self.bound,
+            coordinate_radius=self.coordinate_radius,
+            bin_width=self.bin_width,
+            range_epsilon=self.range_epsilon,
+            ball_radius=self.ball_radius,
+            noise_multiplier=self.noise_multiplier,
+            sensitivity=self.sensitivity,
+            coarse_multiplier=self.coarse_multiplier,
+            coarse_sensitivity=self.coarse_sensitivity,
+            noise_scale=self.noise_scale,
+            coarse_stddev=self.coarse_stddev,
+            cost=self.query_loss(),
+        )
+
     def loss(self) -> privacy.PrivacyLoss:
         """What all queries cost."""
         return privacy.scale(self.query_loss(), self.num_queries)
@@ -213,3 +235,64 @@ class WinsorizedReleases:
             )
         radii = (self.form in BOXED) + 2 * (self.form in TWO_STEPS)
         return min(1.0, chance + radii * float(self.failure))
+
+
+@pytree
+class WinsorizedRun:
+    """Queries whose sizes are numbers, as ``WinsorizedReleases.lowered`` makes them.
+
+    It proves nothing: scales, sensitivities and the loss are those that the releases have proven for their
+    own static sizes and the numbers that run. Several of one structure can be stacked, and be those of one
+    program.
+
+    Attributes:
+        capacity: users of the largest run in the program; vectors have so many rows.
+        dim: length of the vectors.
+        form: as in ``WinsorizedReleases``.
+        num_users: n, at most ``capacity``.
+        num_queries: T.
+        bound: B.
+        coordinate_radius: τ after the rotation, in each coordinate.
+        bin_width: of the intervals' bins.
+        range_epsilon: η of each interval.
+        ball_radius: r, of the ball around the coarse mean.
+        noise_multiplier: of the final mean.
+        sensitivity: how far the final mean moves.
+        coarse_multiplier: of the coarse mean.
+        coarse_sensitivity: how far the coarse mean moves.
+        noise_scale: of the final mean.
+        coarse_stddev: of the noise of the coarse mean.
+        cost: the loss of one query.
+    """
+
+    capacity: int = static(joined=max)
+    dim: int = static()
+    form: str = static()
+    num_users: Number
+    num_queries: Number
+    bound: Number
+    coordinate_radius: Number
+    bin_width: Number
+    range_epsilon: Number
+    ball_radius: Number
+    noise_multiplier: Number
+    sensitivity: Number
+    coarse_multiplier: Number
+    coarse_sensitivity: Number
+    noise_scale: Number
+    coarse_stddev: Number
+    cost: privacy.PrivacyLoss
+
+    def lowered(self) -> "WinsorizedRun":
+        """Itself."""
+        return self
+
+    @property
+    def padded(self) -> int:
+        """Number of coordinates after the rotation."""
+        return rotations.padded_size(self.dim)
+
+    @property
+    def live(self) -> Any:
+        """How many of the rows are users, the first ones; ``None`` where all are."""
+        return None if isinstance(self.num_users, int) else self.num_users

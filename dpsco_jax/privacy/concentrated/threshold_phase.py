@@ -51,6 +51,7 @@ from dpsco_jax.privacy.sampling import FullBatch, WithoutReplacement
 __all__ = [
     "MOST_USERS",
     "ConcentratedReleases",
+    "ConcentratedRun",
     "calibrate_concentrated",
     "coupled_sensitivity",
     "fewest_users",
@@ -145,8 +146,26 @@ class ConcentratedReleases:
 
         ``delta_at`` and ``certificate`` are never above it. Infinite where numbers are out of their ranges.
         """
+        return self.lowered().cost
+
+    def lowered(self) -> "ConcentratedRun":
+        """What a run uses of the phase: all sizes as numbers, and the loss of the whole."""
         run = proof.as_run(self)
-        return loss.unbounded_unless(run.holds, _loss.phase_loss(run.phase))
+        return ConcentratedRun(
+            capacity=self.batch_size,
+            test=self.test,
+            selection=self.selection,
+            relation=self.relation,
+            scheme=self.scheme,
+            num_users=self.batch_size,
+            num_steps=self.num_steps,
+            keep_level=self.keep_level,
+            threshold=self.threshold,
+            test_epsilon=self.test_epsilon,
+            noise_stddev=self.noise_stddev,
+            sensitivity=run.sensitivity,
+            cost=loss.unbounded_unless(run.holds, _loss.phase_loss(run.phase)),
+        )
 
     def delta_at(self, epsilon: float) -> float:
         """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
@@ -187,6 +206,58 @@ class ConcentratedReleases:
         phase = run.phase
         coins = phase.coins and proof.Coins(*map(float, phase.coins))
         return phase._replace(coins=coins)
+
+
+@pytree
+class ConcentratedRun:
+    """A phase whose sizes are numbers, as ``ConcentratedReleases.lowered`` makes it.
+
+    It proves nothing: sensitivity and loss are those that the releases have proven for their own static sizes
+    and the numbers that run. Several phases of one structure can be stacked, and be those of one program.
+
+    Attributes:
+        capacity: users of a step of the largest phase in the program; vectors have so many rows.
+        test: as in ``ConcentratedReleases``.
+        selection: as in ``ConcentratedReleases``.
+        relation: REPLACE_ONE or REPLACE_SPECIAL.
+        scheme: how the users of a step are drawn.
+        num_users: K, users of a step, at most ``capacity``.
+        num_steps: T.
+        keep_level: θ.
+        threshold: of the score.
+        test_epsilon: pure-DP share of the stream, or of one fresh test.
+        noise_stddev: σ in score radii.
+        sensitivity: κ, of the mean, in score radii.
+        cost: the loss of the whole phase.
+    """
+
+    capacity: int = static(joined=max)
+    test: str = static()
+    selection: str = static()
+    relation: NeighboringRelation = static()
+    scheme: Any
+    num_users: Number
+    num_steps: Number
+    keep_level: Number
+    threshold: Number
+    test_epsilon: Number
+    noise_stddev: Number
+    sensitivity: Number
+    cost: loss.PrivacyLoss
+
+    def lowered(self) -> "ConcentratedRun":
+        """Itself."""
+        return self
+
+    @property
+    def score_sensitivity(self) -> float:
+        """2, as for ``ConcentratedReleases``."""
+        return proof.SCORE_SENSITIVITY
+
+    @property
+    def live(self) -> Any:
+        """How many of the rows are users, the first ones; ``None`` where all are."""
+        return None if isinstance(self.num_users, int) else self.num_users
 
 
 def calibrate_concentrated(

@@ -35,6 +35,7 @@ Example:
     (1, 0, True)
 """
 
+import dataclasses
 import functools
 import math
 import operator
@@ -42,27 +43,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, _sharding, _stacking, privacy
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import pld
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import (
-    _arguments,
-    _costs,
-    _first_order_turns,
-    _planning,
-    _sequence,
-    first_order,
-    plans,
-)
+from dpsco_jax.solvers import _arguments, _costs, _planning, _sequence, first_order, plans
 from dpsco_jax.solvers._plan_base import MadeFor
-from dpsco_jax.solvers.combinators import _composite_turns
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
 
@@ -227,21 +220,20 @@ def solve(
     _arguments.require_like("center", center, params)
 
     def run(key: Any, part: _Part, objective: Objective, data: Any, start: Any) -> Solution:
-        share = part.center_share
-        middle = jax.tree.map(
-            lambda c, w: (share * c + (1 - share) * w).astype(w.dtype), center, start
-        )
+        middle = _between(center, part.center_share, start)
         if isinstance(part.plan, Plan):
             return solve(inner, key, part.plan, objective, data, start, center=middle)
         return inner(key, part.plan, objective, data, start, center=middle)
 
-    parts = _parts(plan)
-    turns = None
-    if inner is first_order.solve:
-        turns = _composite_turns.turns_of(_first_order_turns.INNER, center)
+    turns = _turns_around(center) if inner is first_order.solve else None
     return _sequence.run(
-        key, parts, run, objective, data, params, plan.composition, plan.on_blocks, turns
+        key, _parts(plan), run, objective, data, params, plan.composition, plan.on_blocks, turns
     )
+
+
+def _between(center: Any, share: Any, start: Any) -> Any:
+    """The centre of a part's term: so large a share of the way from its start to the given centre."""
+    return jax.tree.map(lambda c, w: (share * c + (1 - share) * w).astype(w.dtype), center, start)
 
 
 def _parts(plan: Plan) -> tuple[_Part, ...]:
@@ -249,6 +241,84 @@ def _parts(plan: Plan) -> tuple[_Part, ...]:
         _Part(part.num_users, part, share, _parts(part) if isinstance(part, Plan) else ())
         for part, share in zip(plan.parts, plan.center_shares, strict=True)
     )
+
+
+@pytree
+class _Lowered:
+    """The numbers of a part.
+
+    Attributes:
+        composition: of the parts inside of it; empty where there are none.
+        center_share: θ.
+        inside: numbers of the plan, or the places of the parts inside of it.
+    """
+
+    composition: str = static(choices=("parallel", "sequential", ""))
+    center_share: Number
+    inside: Any
+
+
+def _turns_around(center: Any) -> _sequence.Turns:
+    """How parts share a program: plans of first-order runs, or composites of equally many of these.
+
+    Keys, centres and users are those of parts in programs of their own: of a part inside of a part, users
+    count from the first user of the outer one.
+    """
+    inner = first_order.TURNS
+
+    def solver(
+        key: Any, part: _Lowered, objective: Objective, rows: Any, first: Any, start: Any
+    ) -> Solution:
+        middle = _between(center, part.center_share, start)
+        if not part.composition:
+            return inner.solver(key, part.inside, objective, rows, first, start, middle)
+        places = dataclasses.replace(part.inside, firsts=first + part.inside.firsts)
+        point, running = objective.domain.project(start), jnp.zeros([], bool)
+        nested = _turns_around(middle).solver
+        found = _sequence.loop(key, nested, places, objective, rows, point, running)[2]
+        return _sequence.joined(_sequence.apart(found, places.count), part.composition)
+
+    def prepared(part: _Part, objective: Objective, data: UserData, params: Any) -> Any:
+        return inner.prepared(_innermost(part)[0], objective, data, params)
+
+    def gradients(part: _Part, data: UserData) -> int:
+        return sum(inner.gradients(plan, data) for plan in _innermost(part))
+
+    return _sequence.Turns(_lowered, prepared, solver, gradients, _check)
+
+
+def _innermost(part: _Part) -> list[Any]:
+    """The plans of first-order runs that a part is made of, in their order."""
+    return [one for each in part.inside for one in _innermost(each)] if part.inside else [part.plan]
+
+
+def _lowered(part: _Part) -> _Lowered | None:
+    if not part.inside:
+        numbers = first_order.TURNS.lowered(part.plan)
+        return None if numbers is None else _Lowered("", part.center_share, numbers)
+    each = [_lowered(one) for one in part.inside]
+    if None in each or not _stacking.fit(each):
+        return None
+    sizes = [one.num_users if part.plan.on_blocks else 0 for one in part.inside]
+    firsts = [sum(sizes[:i]) for i in range(len(sizes))]
+    places = _sequence.places_of(each, 0, firsts)
+    return _Lowered(part.plan.composition, part.center_share, places)
+
+
+def _check(part: _Part, objective: Objective, data: UserData, params: Any) -> None:
+    """``ValueError`` unless what is inside of a part has the users that the part has."""
+    if not part.inside:
+        first_order.TURNS.check(part.plan, objective, data, params)
+        return
+    _arguments.require_problem(Plan, part.plan, objective, data, params)
+    start = 0
+    for each in part.inside:
+        block = data
+        if part.plan.on_blocks:
+            of_each = functools.partial(_sequence.slice_users, start=start, size=each.num_users)
+            block = jax.eval_shape(of_each, data)
+            start += each.num_users
+        _check(each, objective, block, params)
 
 
 def slope(objective: Objective, regularization: float = 0.0) -> float:

@@ -32,7 +32,7 @@ from dpsco_jax.privacy.certificates import accounted_by
 from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.solvers import _costs
 from dpsco_jax.solvers._plan_base import MadeFor
-from dpsco_jax.solvers.resque._calls import levels
+from dpsco_jax.solvers.resque._sizes import levels
 from dpsco_jax.solvers.solution import Solution, finished
 from dpsco_jax.solvers.work import Work
 

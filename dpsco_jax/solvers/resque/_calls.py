@@ -30,7 +30,6 @@ Memory of the features of T users.
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -48,6 +47,7 @@ from dpsco_jax.oracles.linear import LinearData
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.resque._sizes import Level, Sizes, levels, sizes_of
 
 # Pays for the rounding of the gradients' norms, weights and step sizes.
 HEAD_ROOM = 1.0 + 2.0**-16
@@ -75,6 +75,7 @@ class Setting(NamedTuple):
         lipschitz: L, of every user's loss on all of space.
         replacement: whether a user may be drawn several times in a call; static.
         domain: with ``moves``; ``None`` for all of space. Static.
+        first: position in the data of the first user, where a run is on some of them.
     """
 
     model: LinearModel
@@ -84,6 +85,7 @@ class Setting(NamedTuple):
     lipschitz: ArrayLike
     replacement: bool = False
     domain: Domain | None = None
+    first: ArrayLike = 0
 
 
 def make_setting(objective: Objective, data: UserData, plan: Any) -> Setting:
@@ -135,33 +137,6 @@ def require_linear(objective: Objective) -> None:
         " unbounded, and privacy rests on convexity at every one of them: clipping gradients would break"
         " it. Use losses.absolute, hinge, quantile, huber or logistic, or a solver that clips."
     )
-
-
-class Level(NamedTuple):
-    """One localized call of a strongly convex one.
-
-    Attributes:
-        num_queries: its T.
-        beta_factor: its β over that of the whole call; at least 1.
-    """
-
-    num_queries: int
-    beta_factor: float
-
-
-def levels(num_queries: int) -> tuple[Level, ...]:
-    """The localized calls of a strongly convex one of T queries; their sizes add up to less than T.
-
-    There are k = ⌈log2 log2 T⌉ of them, for i = 0, ..., k - 1, with T_i = 2^(i-k)·T queries and β_i =
-    2^((k-i)/2)·β. The first have the largest β: an accountant must see every level.
-
-    Raises:
-        ValueError: if ``num_queries`` is not a power of two, at least 4.
-    """
-    if num_queries < 4 or num_queries & (num_queries - 1):
-        raise ValueError(f"num_queries must be a power of two, at least 4, got {num_queries}")
-    count = max(1, math.ceil(math.log2(math.log2(num_queries))))
-    return tuple(Level(num_queries >> (count - i), 2.0 ** ((count - i) / 2)) for i in range(count))
 
 
 def num_drawn(num_queries: int, strongly_convex: bool = True) -> int:
@@ -254,7 +229,7 @@ def query(
     setting: Setting,
     users: Array,
     center: Array,
-    normal: Callable[..., Array] = _draws.normal,
+    num_drawn: Any = None,
 ) -> Queries:
     """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts.
 
@@ -263,12 +238,12 @@ def query(
         setting: of the call.
         users: positions of all drawn users.
         center: of the ball.
-        normal: ``normal(key, shape, dtype)``, of standard Gaussian variables.
+        num_drawn: how many of these users are looked at, the first ones; all if ``None``.
     """
     rows = jax.tree.map(lambda x: x.at[users].get(mode="promise_in_bounds"), setting.data)
     along_key, across_key = jax.random.split(key)
-    along = normal(along_key, rows.labels.shape, center.dtype)
-    across = normal(across_key, rows.labels.shape, center.dtype)
+    along = _normal(num_drawn, along_key, rows.labels.shape, center.dtype)
+    across = _normal(num_drawn, across_key, rows.labels.shape, center.dtype)
     entry = _linear_rows.entry(setting.model, rows)
     if _linear_rows.is_sparse(rows):
         present = jnp.sum(rows.features < center.shape[0], axis=-1, dtype=center.dtype)
@@ -280,6 +255,26 @@ def query(
     relative, unit = _linear_rows.slopes(setting.model, center, rows, everyone, offsets)
     inverse = jnp.where(norms > 0, 1.0 / jnp.where(norms > 0, norms, 1.0), 0.0)
     return Queries(rows, relative * unit[:, None], inverse, along, across)
+
+
+def _normal(rows: Any, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
+    """Standard Gaussian variables, for so many rows those that a run of this size draws by itself.
+
+    Further rows are not looked at.
+    """
+    if rows is None or isinstance(rows, int):
+        return _draws.normal(key, shape, dtype)
+    most = math.prod(shape)
+    room = (most + 1) // 2
+    half = (rows * shape[1] + 1) // 2
+    flat = jax.random.bits(_keys.alone(key), (3 * room,), jnp.uint32)
+    high, low, turn = (lax.dynamic_slice_in_dim(flat, i * half, room) for i in range(3))
+    radius, angle = _draws.polar_of_words(high, low, turn, dtype)
+    place = jnp.arange(most, dtype=jnp.int32)
+    second = place >= half
+    pair = jnp.minimum(jnp.where(second, place - half, place), room - 1)
+    turned = jnp.where(second, jnp.sin(angle)[pair], jnp.cos(angle)[pair])
+    return (radius[pair] * turned).reshape(shape)
 
 
 def gradient(setting: Setting, queries: Queries, j: Array, v: Array) -> Array:
@@ -323,14 +318,15 @@ def localized(
     Returns:
         A point of the ball.
     """
-    call = (Level(num_queries, 1.0),)
+    num_users = setting.data.labels.shape[0]
+    call = sizes_of(num_users, [Level(num_queries, 1.0)], setting.replacement)
     return _run(key, setting, call, [reach], center, start, beta, regularization, anchor)
 
 
 def strongly_convex(
     key: Key[Array, ""],
     setting: Setting,
-    sizes: tuple[Level, ...],
+    sizes: tuple[Level, ...] | Sizes,
     center: Float[Array, "dim"],
     beta: ArrayLike,
     regularization: ArrayLike,
@@ -345,9 +341,9 @@ def strongly_convex(
     Args:
         key: used once.
         setting: what all calls share.
-        sizes: of ``levels``. Static.
+        sizes: of ``levels``, on all users; or ``Sizes``, of which numbers may be traced.
         center: of the ball, ``[dim]``.
-        beta: of the call; level i has ``sizes[i].beta_factor`` times it.
+        beta: of the call; level i has its ``beta_factor`` times it.
         regularization: λ > 0.
         constant: C of the bound E_i that sets the reach of the levels. Privacy does not depend on it.
         anchor: of the quadratic term; the first level starts from its nearest point of the ball.
@@ -356,7 +352,10 @@ def strongly_convex(
         A point of the ball.
     """
     dim = center.shape[0]
-    far = reaches(sizes, dim, beta, setting.lipschitz, regularization, setting.radius, constant)
+    if not isinstance(sizes, Sizes):
+        sizes = sizes_of(setting.data.labels.shape[0], sizes, setting.replacement)
+    lipschitz, radius = setting.lipschitz, setting.radius
+    far = reaches(sizes.levels, dim, beta, lipschitz, regularization, radius, constant)
     start = center if anchor is None else anchor
     return _run(key, setting, sizes, far, center, start, beta, regularization, anchor)
 
@@ -364,7 +363,7 @@ def strongly_convex(
 def _run(
     key: Array,
     setting: Setting,
-    calls: tuple[Level, ...],
+    sizes: Sizes,
     far: list[Any],
     center: Array,
     start: Array,
@@ -374,28 +373,24 @@ def _run(
 ) -> Array:
     """Localized calls on one ball, one after another: one round of queries, one loop over all phases."""
     users_key, shifts_key, noise_key = jax.random.split(key, 3)
-    queries = query(shifts_key, setting, _draw_users(users_key, setting, calls), center)
-    dim = center.shape[0]
-    counts, sizes, deviations = [], [], []
-    for level, reach in zip(calls, far, strict=True):
-        level_beta = beta * level.beta_factor
-        step = (reach / setting.lipschitz) * jnp.minimum(
-            1.0 / math.sqrt(level.num_queries), level_beta / math.sqrt(dim)
-        )
-        for i in range(1, level.num_queries.bit_length()):
-            counts.append(level.num_queries >> i)
-            sizes.append(step * 0.25**i)
-            deviations.append(HEAD_ROOM * setting.lipschitz * sizes[-1] / level_beta)
+    users = jnp.asarray(setting.first) + _draw_users(users_key, setting, sizes)
+    queries = query(shifts_key, setting, users, center, sizes.num_drawn)
+    betas = beta * sizes.beta_factor
+    longest = jnp.minimum(jnp.asarray(sizes.inverse_root), betas / math.sqrt(center.shape[0]))
+    steps = (jnp.stack([jnp.asarray(reach) for reach in far]) / setting.lipschitz) * longest
+    levels = jnp.asarray(sizes.phase_level)
+    lengths = steps[levels] * jnp.asarray(sizes.phase_scale)
+    noises = HEAD_ROOM * setting.lipschitz * lengths / jnp.asarray(betas)[levels]
+    noises = jnp.maximum(noises, LEAST_DEVIATION)
+    counts = jnp.asarray(sizes.phase_count)
+    firsts = jnp.cumsum(counts) - counts
     pull = 0.0 if anchor is None else regularization * (anchor - center)
 
-    def phase(offset: Array, which: tuple[Array, ...]) -> tuple[Array, None]:
-        moved = released(noise_key, setting, queries, center, offset, which, regularization, pull)
-        return moved, None
+    def phase(i: Array, offset: Array) -> Array:
+        which = i, firsts[i], counts[i], lengths[i], noises[i]
+        return released(noise_key, setting, queries, center, offset, which, regularization, pull)
 
-    firsts = [sum(counts[:i]) for i in range(len(counts))]
-    noises = jnp.maximum(jnp.asarray(deviations), LEAST_DEVIATION)
-    phases = (jnp.arange(len(counts)), *map(jnp.asarray, (firsts, counts, sizes)), noises)
-    end, _ = lax.scan(phase, start - center, phases)
+    end = lax.fori_loop(0, sizes.num_phases, phase, start - center)
     return center + inside(setting, center, end)
 
 
@@ -466,24 +461,30 @@ def _mean_move(
     return total / count
 
 
-def _draw_users(key: Array, setting: Setting, calls: tuple[Level, ...]) -> Array:
-    """The users of all calls, a fresh sample for each."""
-    num_users = setting.data.labels.shape[0]
-    needed = [level.num_queries - 1 for level in calls]
-    if setting.replacement:
-        return sampling.with_replacement(key, num_users, sum(needed)).indices
-    keys = jax.random.split(key, len(calls))
+def _draw_users(key: Array, setting: Setting, sizes: Sizes) -> Array:
+    """The users of all levels, a fresh sample for each, by position among those of the run."""
+    del setting
+    most = sizes.most_drawn
+    if sizes.replacement:
+        return sampling.with_replacement(key, sizes.num_users, most).indices
 
     def sample(one_key: Array) -> Array:
         draw_key, order_key = jax.random.split(one_key)
-        indices = sampling.without_replacement(draw_key, num_users, max(needed)).indices
+        if sizes.batch is None:
+            indices = jnp.arange(sizes.num_users, dtype=jnp.int32)
+        else:
+            indices = sampling.draw_batch(draw_key, sizes.batch).indices
         # The accountant averages over a user's position: beyond half of the users it is not random yet.
-        few = 2 * max(needed) <= num_users
-        return indices if few else jax.random.permutation(order_key, indices)
+        return jax.random.permutation(order_key, indices) if sizes.shuffled else indices
 
-    # All in one program, at the size of the largest: a part of a sample in random order is a sample.
-    samples = _keys.over(sample)(keys)
-    return jnp.concatenate([drawn[:size] for drawn, size in zip(samples, needed, strict=True)])
+    drawn = jnp.asarray(sizes.drawn)
+    # All at the size of the largest: a part of a sample in random order is a sample.
+    samples = _keys.over(sample)(jax.random.split(key, len(drawn)))
+    starts = jnp.cumsum(drawn) - drawn
+    places = jnp.arange(most, dtype=jnp.int32)
+    # Levels beyond those of a run start where there is no place that is looked at.
+    level = jnp.sum(places[:, None] >= starts[None, :], axis=1) - 1
+    return samples[level, jnp.minimum(places - starts[level], samples.shape[1] - 1)]
 
 
 def inside(setting: Setting, center: Array, offset: Array) -> Array:

@@ -45,6 +45,7 @@ from dp_accounting import NeighboringRelation
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
@@ -53,7 +54,7 @@ from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls, Plan, plan
-from dpsco_jax.solvers.resque._calls import levels
+from dpsco_jax.solvers.resque._sizes import Sizes, levels, sizes_of
 from dpsco_jax.solvers.solution import Solution, finished
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
@@ -90,40 +91,115 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     _checks.require_nonnegative("regularization", regularization)
-    numbers = plan.numbers
-    numbers = numbers._replace(quadratics={**numbers.quadratics, "regularization": regularization})
-    loss = accounting.carried(plan.calls_at, plan.proven, numbers)
+    loss = charged(plan, regularization)
     start = objective.domain.project(jnp.asarray(params, float))
     if start.shape != (plan.dim,):
         raise ValueError(f"params must have shape ({plan.dim},), got {start.shape}")
-    setting = _calls.make_setting(objective, data, plan)
-    extra = regularization + objective.ridge
-    # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
     anchor = start if anchor is None else anchor
     _arguments.require_like("anchor", anchor, start)
-    moment = regularization * jnp.asarray(anchor)
+    setting = _calls.make_setting(objective, data, plan)
+    done = run(key, lowered(plan, loss), setting, objective, start, regularization, anchor)
+    return done._replace(gradients=_counts.count(budgeted_gradients(plan, data)))
+
+
+def charged(plan: Plan, regularization: Any) -> privacy.PrivacyLoss:
+    """The loss of a run with such a further term."""
+    numbers = plan.numbers
+    numbers = numbers._replace(quadratics={**numbers.quadratics, "regularization": regularization})
+    return accounting.carried(plan.calls_at, plan.proven, numbers)
+
+
+def budgeted_gradients(plan: Plan, data: UserData) -> int:
+    """Item gradients of all calls that could be made."""
+    sizes = [_calls.num_drawn(queries) for queries, _, _ in plan.kinds]
+    each = sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
+    return each * jax.tree.leaves(data.items)[0].shape[1]
+
+
+@pytree
+class Lowered:
+    """All that a run uses, its sizes as numbers.
+
+    Attributes:
+        dim: number of parameters.
+        search_runs: independent calls that a line search aggregates.
+        copies: multilevel estimates that a prox averages.
+        outer: of ``ball_acceleration.plan``.
+        kinds: sizes of the strongly convex calls; more than one for a multilevel prox.
+        factors: β of each kind over that of the first.
+        gradients: users that one call of each kind draws.
+        drawn: levels of the multilevel estimates, ``[iterations, copies]``; unused for a single kind.
+        beta: of a call of the first kind.
+        smoothing_radius: ρ.
+        loss: what the run is charged.
+    """
+
+    dim: int = static()
+    search_runs: int = static()
+    copies: int = static(least=0)
+    outer: Any
+    kinds: tuple[Sizes, ...]
+    factors: tuple[Any, ...]
+    gradients: tuple[Any, ...]
+    drawn: Number
+    beta: Number
+    smoothing_radius: Number
+    loss: privacy.PrivacyLoss
+
+
+def lowered(plan: Plan, loss: privacy.PrivacyLoss) -> Lowered:
+    """All that a run of the plan uses, which is charged this loss."""
+    queries, factors, replaced = zip(*plan.kinds, strict=True)
+    return Lowered(
+        dim=plan.dim,
+        search_runs=plan.search_runs,
+        copies=plan.copies,
+        outer=plan.outer,
+        kinds=tuple(
+            sizes_of(plan.num_users, levels(size), again)
+            for size, again in zip(queries, replaced, strict=True)
+        ),
+        factors=factors,
+        gradients=tuple(map(_calls.num_drawn, queries)),
+        drawn=np.asarray(plan.prox_levels, np.int32),
+        beta=plan.beta,
+        smoothing_radius=plan.smoothing_radius,
+        loss=loss,
+    )
+
+
+def run(
+    key: Any,
+    numbers: Lowered,
+    setting: _calls.Setting,
+    objective: Objective,
+    start: Any,
+    regularization: Any,
+    anchor: Any,
+) -> Solution:
+    """Runs on the users whose first is ``setting.first``; numbers may be traced. No gradients are counted."""
+    setting = setting._replace(
+        radius=numbers.outer.ball_radius,
+        smoothing_radius=numbers.smoothing_radius,
+        # Nothing is clipped: the noise must fit the loss that is run, should the plan be of another.
+        lipschitz=jnp.maximum(numbers.outer.lipschitz, objective.lipschitz),
+    )
+    # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
+    extra, moment = regularization + objective.ridge, regularization * jnp.asarray(anchor)
 
     def call(kind: int, key: Any, center: Any, weight: Any, toward: Any) -> Any:
-        queries, factor, replacement = plan.kinds[kind]
-        return _calls.strongly_convex(
-            key,
-            setting._replace(replacement=replacement),
-            levels(queries),
-            center,
-            plan.beta * factor,
-            weight,
-            anchor=toward,
-        )
+        beta = numbers.beta * numbers.factors[kind]
+        sizes = numbers.kinds[kind]
+        return _calls.strongly_convex(key, setting, sizes, center, beta, weight, anchor=toward)
 
-    drawn = jnp.asarray(plan.prox_levels, jnp.int32)
-    rounds = Rounds(plan.outer, len(plan.kinds), plan.search_runs, plan.copies, drawn)
-    state = accelerated(key, rounds, call, extra, moment, start, objective.domain.project)
-    sizes = [_calls.num_drawn(queries) for queries, _, _ in plan.kinds]
-    items = setting.data.labels.shape[1]
-    budgeted = items * sum(n * size for n, size in zip(plan.budgeted, sizes, strict=True))
-    each = [_counts.times(state.calls[kind], size) for kind, size in enumerate(sizes)]
-    made = _counts.times(functools.reduce(_counts.add, each), items)
-    return ended(state, objective.domain.project, loss, budgeted, made)
+    drawn = jnp.asarray(numbers.drawn)
+    count = len(numbers.kinds)
+    rounds = Rounds(numbers.outer, count, numbers.search_runs, numbers.copies, drawn)
+    project = objective.domain.project
+    state = accelerated(key, rounds, call, extra, moment, start, project)
+    each = [_counts.times(state.calls[i], size) for i, size in enumerate(numbers.gradients)]
+    made = _counts.times(functools.reduce(_counts.add, each), setting.data.labels.shape[1])
+    return ended(state, project, numbers.loss, 0, made)
 
 
 class Rounds(NamedTuple):

@@ -36,7 +36,7 @@ Example:
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,12 +53,10 @@ from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import (
-    _ball_accelerated_turns,
     _calls,
     ball_accelerated_erm,
 )
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls
-from dpsco_jax.solvers.resque._ball_accelerated_turns import Block
 from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
@@ -220,15 +218,68 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     weights = jnp.asarray(plan.regularizations)
-    blocks = [Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
-    turns = _ball_accelerated_turns.TURNS
+    blocks = [_Block(part.num_users, part, weights[i]) for i, part in enumerate(plan.parts)]
     start = jnp.asarray(params, float)
-    return _sequence.run(key, blocks, _solve_block, objective, data, start, turns=turns)
+    return _sequence.run(key, blocks, _solve_block, objective, data, start, turns=_TURNS)
+
+
+class _Block(NamedTuple):
+    """A block.
+
+    Attributes:
+        num_users: of the block.
+        plan: of ``ball_accelerated_erm``.
+        regularization: μ of the term around the start.
+    """
+
+    num_users: int
+    plan: ball_accelerated_erm.Plan
+    regularization: Any
+
+
+class _Lowered(NamedTuple):
+    numbers: ball_accelerated_erm.Lowered
+    regularization: Any
 
 
 def _solve_block(
-    key: Any, block: Block, objective: Objective, data: UserData, start: Any
+    key: Any, block: _Block, objective: Objective, data: UserData, start: Any
 ) -> Solution:
     return ball_accelerated_erm.solve(
         key, block.plan, objective, data, start, regularization=block.regularization, anchor=start
     )
+
+
+def _lowered(block: _Block) -> _Lowered | None:
+    loss = ball_accelerated_erm.charged(block.plan, block.regularization)
+    numbers = ball_accelerated_erm.lowered(block.plan, loss)
+    # The order of a sample of more than half of the users is drawn for one number of them.
+    shuffled = any(sizes.shuffled for sizes in numbers.kinds)
+    return None if shuffled else _Lowered(numbers, block.regularization)
+
+
+def _prepared(block: _Block, objective: Objective, data: UserData, params: Any) -> _calls.Setting:
+    """The data of all users; a run puts the numbers of its own block in the place of these."""
+    del params
+    return _calls.make_setting(objective, data, block.plan)
+
+
+def _solve_turn(
+    key: Any, part: _Lowered, objective: Objective, setting: _calls.Setting, first: Any, start: Any
+) -> Solution:
+    own, weight = setting._replace(first=first), part.regularization
+    start = objective.domain.project(jnp.asarray(start, float))
+    return ball_accelerated_erm.run(key, part.numbers, own, objective, start, weight, start)
+
+
+def _gradients(block: _Block, data: UserData) -> int:
+    return ball_accelerated_erm.budgeted_gradients(block.plan, data)
+
+
+def _check(block: _Block, objective: Objective, data: UserData, params: Any) -> None:
+    made = ball_accelerated_erm.Plan
+    _arguments.require_problem(made, block.plan, objective, data, params)
+    _checks.require_nonnegative("regularization", block.regularization)
+
+
+_TURNS = _sequence.Turns(_lowered, _prepared, _solve_turn, _gradients, _check)

@@ -46,7 +46,6 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _arguments,
-    _first_order_turns,
     _plan_base,
     _planning,
     _sequence,
@@ -238,5 +237,5 @@ def solve(
         ValueError: if the number of users or of parameters is not the planned one.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    turns, solver = _first_order_turns.TURNS, first_order.solve
+    turns, solver = first_order.TURNS, first_order.solve
     return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)

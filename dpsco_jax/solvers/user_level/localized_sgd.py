@@ -44,7 +44,6 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _arguments,
-    _first_order_turns,
     _plan_base,
     _planning,
     _sequence,
@@ -224,5 +223,5 @@ def solve(
         ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    turns = _first_order_turns.TURNS
+    turns = first_order.TURNS
     return _sequence.run(key, plan.parts, first_order.solve, objective, data, params, turns=turns)

@@ -45,7 +45,6 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _arguments,
-    _first_order_turns,
     _plan_base,
     _planning,
     _sequence,
@@ -60,6 +59,9 @@ from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import _winsorized_plan
+
+# A turn sorts as many rows as the largest phase of its program has: others would wait for too many.
+_MOST_UNLIKE = 3
 
 
 @pytree
@@ -242,5 +244,7 @@ def solve(
     _arguments.require_run(Plan, key, plan, objective, data, params, trace)
     solver = functools.partial(first_order.solve, trace=trace)
     # A turn has no trace.
-    turns = None if trace is not None else _first_order_turns.of_similar_size(plan.parts)
-    return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)
+    turns = None if trace is not None else first_order.TURNS
+    return _sequence.run(
+        key, plan.parts, solver, objective, data, params, turns=turns, most_unlike=_MOST_UNLIKE
+    )

@@ -34,13 +34,17 @@ Example:
     ((3,), 0, True)
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _counts, _record_keys, _sharding, privacy, transforms
+from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.oracles import _convolutions
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import fixed_size
@@ -49,15 +53,9 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _phased_search as search
-from dpsco_jax.solvers.user_level._phased_plan import Plan
-from dpsco_jax.solvers.user_level._phased_turns import (
-    Phase,
-    group_averages,
-    solve_phase,
-    turns_of,
-)
+from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
 
 __all__ = ["Plan", "group_averages", "plan", "solve"]
 
@@ -202,7 +200,7 @@ def solve(
         found = len(numbers) if isinstance(numbers, tuple | list) else jnp.size(numbers)
         _checks.require(found == count, f"plan.{name}", numbers, f"{count} numbers, one a phase")
     phases = [
-        Phase(
+        _Phase(
             num_users=plan.num_groups * plan.group_users[i],
             group_users=plan.group_users[i],
             clipped=plan.clipped[i],
@@ -213,13 +211,173 @@ def solve(
         )
         for i in range(len(plan.group_users))
     ]
-    turns = turns_of(plan)
+    turns = _turns(plan)
 
-    def alone(key: Any, phase: Phase, objective: Any, block: UserData, start: Any) -> Solution:
-        averages = group_averages(objective, block, plan.num_groups, start, phase.step_size)
-        gradients = turns.gradients(phase, data)
-        counted = gradients if block.mask is None else jnp.sum(block.mask)
-        done = solve_phase(key, plan, phase, objective, averages, counted, start)
-        return done._replace(gradients=_counts.count(gradients))
+    def alone(
+        key: Any, phase: _Phase, objective: Objective, block: UserData, start: Any
+    ) -> Solution:
+        rows = turns.prepared(phase, objective, block, start)
+        done = turns.solver(key, phase, objective, rows, 0, start)
+        return done._replace(gradients=_counts.count(turns.gradients(phase, data)))
 
     return _sequence.run(key, phases, alone, objective, data, params, turns=turns)
+
+
+def group_averages(
+    objective: Objective, data: UserData, num_groups: int, start: Any, step_size: Any
+) -> Any:
+    """One pass of projected SGD in every group, and the average of the points it took gradients at.
+
+    Args:
+        objective: its regularizer is part of every step.
+        data: users of all groups, ``[groups * users, items, ...]``: group by group. A group takes first
+            items first: an order that is public.
+        num_groups: C; divides the number of users.
+        start: where all groups start.
+        step_size: η; may be traced.
+
+    Returns:
+        Averages over x_0, ..., x_{T-1}, leaves ``[groups, ...]``. A missing item is a step of the
+        regularizer alone.
+    """
+    users, _ = jax.tree.leaves(data.items)[0].shape[:2]
+    arrays = jax.tree.map(jnp.asarray, data)
+    return _passes(objective, arrays, num_groups, users // num_groups, 0, start, step_size)[0]
+
+
+@pytree
+class _Phase:
+    """A phase, whose sizes are numbers: or several, of which ``num_users`` is that of the largest."""
+
+    num_users: int = static(joined=max)
+    clipped: bool = static()
+    reach: float = static()
+    group_users: Number
+    step_size: Number
+    clip_norm: Number
+    radius: Number
+
+
+def _turns(plan: Plan) -> _sequence.Turns:
+    """How phases share a program."""
+
+    def lowered(phase: _Phase) -> _Phase:
+        name = "clip_norm" if phase.clipped else "radius"
+        _checks.require_positive(name, getattr(phase, name))
+        return phase
+
+    def solver(
+        key: Any, phase: _Phase, objective: Any, data: UserData, first: Any, start: Any
+    ) -> Solution:
+        sizes = plan.num_groups, phase.group_users, first
+        averages, counted = _passes(objective, data, *sizes, start, phase.step_size)
+        return _end_of_phase(key, plan, phase, objective, averages, counted, start)
+
+    return _sequence.Turns(
+        lowered=lowered,
+        prepared=lambda phase, objective, data, params: jax.tree.map(jnp.asarray, data),
+        solver=solver,
+        gradients=lambda phase, data: phase.num_users * plan.items_per_user,
+        check=lambda *given: None,
+    )
+
+
+def _passes(
+    objective: Objective,
+    data: UserData,
+    num_groups: int,
+    group_users: Any,
+    first: Any,
+    start: Any,
+    step_size: Any,
+) -> tuple[Any, Any]:
+    """Averages of all groups, and how many items they took; users of a group may be a traced number.
+
+    Groups are those of the users from the position ``first`` on, of which each takes its items where they
+    lie.
+    """
+    slots = jax.tree.leaves(data.items)[0].shape[1]
+
+    def at(step: jax.Array) -> tuple[Any, Any]:
+        item, user = jnp.divmod(step, group_users)
+        users = first + jnp.arange(num_groups, dtype=jnp.int32) * group_users + user
+        return jax.tree.map(
+            lambda x: x.at[users, item].get(mode="promise_in_bounds"), (data.items, data.mask)
+        )
+
+    begin, move = _steps(objective, num_groups, start, step_size)
+
+    def step(t: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+        carry, counted = carry
+        items, present = at(t)
+        here = 0 if present is None else jnp.sum(present, dtype=jnp.int32)
+        return move(carry, items, present), counted + here
+
+    steps = group_users * slots
+    nobody = jnp.zeros([], jnp.int32)
+    (_, averages, _), present = jax.lax.fori_loop(0, steps, step, (begin, nobody))
+    return averages, num_groups * steps if data.mask is None else present
+
+
+def _end_of_phase(
+    key: jax.Array,
+    plan: Plan,
+    phase: _Phase,
+    objective: Objective,
+    averages: Any,
+    counted: Any,
+    point: Any,
+) -> Solution:
+    """Where the averages of the groups move the point; the point itself if the test fails."""
+    # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
+    moves = jax.tree.map(jnp.subtract, averages, point)
+    release = _release(key, plan, phase)
+    update, state = release.update(moves, release.init(point), point)
+    stopped = transforms.halted(state)
+    moved = objective.domain.project(optax.apply_updates(point, update))
+    point = jax.tree.map(functools.partial(jnp.where, stopped), point, moved)
+    done = finished(point, state, 0, _counts.count(counted), None)
+    status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
+    return done._replace(status=status)
+
+
+def _steps(
+    objective: Objective, num_groups: int, start: Any, step_size: Any
+) -> tuple[tuple[Any, Any, jax.Array], Callable[..., Any]]:
+    """Points, averages and their number at the start, and a step by one item of every group."""
+    slope = _convolutions.kept_apart(jax.grad(objective.loss), objective.loss)
+    gradient = _record_keys.over_users(slope)
+    project = jax.vmap(objective.domain.project)
+
+    def step(carry: tuple[Any, Any, jax.Array], items: Any, present: Any) -> tuple[Any, Any, Any]:
+        points, average, count = carry
+
+        def move(point: jax.Array, slope: jax.Array, ridge: jax.Array) -> jax.Array:
+            if present is not None:
+                there = present.reshape(-1, *[1] * (slope.ndim - 1))
+                slope = jnp.where(there, slope, jnp.zeros_like(slope))
+            return (point - step_size * (slope + ridge)).astype(point.dtype)
+
+        average = jax.tree.map(lambda a, x: a + (x - a) / (count + 1), average, points)
+        slopes = gradient(points, items)
+        moved = jax.tree.map(move, points, slopes, objective.regularizer_gradient(points))
+        return project(moved), average, count + 1
+
+    points = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (num_groups, *jnp.shape(x))), jax.tree.map(jnp.asarray, start)
+    )
+    # Averages of many points, in float32 or wider.
+    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), points)
+    return (points, wide, jnp.zeros([], jnp.float32)), step
+
+
+def _release(key: jax.Array, plan: Plan, phase: _Phase) -> optax.GradientTransformationExtraArgs:
+    if phase.clipped:
+        releases = clipped_releases(plan.noise_multiplier, plan.delta)
+        clipped = transforms.clipped_mean(phase.clip_norm, plan.num_groups, releases.relation)
+        return optax.with_extra_args_support(
+            transforms.privatize(clipped, key, releases.noise_multiplier, releases.scheme)
+        )
+    return transforms.outlier_removed_mean(
+        plan.releases, 2 * phase.radius, key, anchor=None, reach=phase.reach
+    )

@@ -16,7 +16,7 @@ _NARROW = ("tests/test_narrow_numbers.py",)
 
 FAULTS = (
     Fault("privatize: a ledger of samples says everybody took part", "transforms/privatize.py", "privacy.open_ledger(aggregate.relation, sampled, shareable)", "privacy.open_ledger(aggregate.relation, False, shareable)", _DRAWS),
-    Fault("privatize: draws of a fixed size may be shared", "transforms/privatize.py", "shareable = isinstance(sampling, Poisson)", "shareable = sampled", _DRAWS),
+    Fault("privatize: draws of a fixed size may be shared", "transforms/privatize.py", "shareable = isinstance(drawn, Poisson)", "shareable = sampled", _DRAWS),
     Fault("privatize charges twice", "transforms/privatize.py", "ledger = privacy.charge(state.ledger, charged)", "ledger = privacy.charge(privacy.charge(state.ledger, charged), charged)", rows("sgd, full")),
     Fault("several amplified looks at one draw compose", "privacy/ledger.py", "if sampled and len(ledgers) > 1 and not shared and not independent_draws:", "if False:", ("tests/privacy/test_ledger.py", *_DRAWS)),
     Fault("ledgers of different relations compose", "privacy/ledger.py", 'require(len(relations) == 1, "opt_state"', 'require(len(relations) >= 1, "opt_state"', ("tests/privacy/test_ledger.py::test_ledgers_of_different_relations_do_not_compose",)),

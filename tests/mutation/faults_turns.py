@@ -2,7 +2,6 @@
 
 from tests.mutation import Fault, rows
 
-_MEANS = "solvers/_clipped_turns.py"
 _DRAWS = "oracles/sampling.py"
 _TURNS = "tests/solvers/test_clipped_turns.py::test_turns_are_the_phases_one_by_one"
 _USERS = (
@@ -13,8 +12,6 @@ _REFUSED = "tests/solvers/test_clipped_turns.py::test_parts_of_another_plan_are_
 _PHASES = rows("accelerated_phased_erm")
 _SCO = rows("sco, localization")
 
-_CALLS = "solvers/resque/_calls_in_turn.py"
-_BLOCKS = "solvers/resque/_ball_accelerated_turns.py"
 _BALLS = "tests/solvers/test_ball_accelerated_sco.py::test_turns_are_the_blocks_one_by_one"
 _ENTERED = (
     "tests/solvers/test_ball_accelerated_sco.py::test_every_user_enters_one_block_and_no_other"
@@ -32,16 +29,12 @@ _FORMS = (
 _PHASED = "tests/solvers/test_phased_sgd.py"
 _TESTS_IN_TURN = ("tests/solvers/test_together.py::test_turns_are_the_phases_one_by_one",)
 
-_TESTED = "solvers/_tested_turns.py"
-_BLOCKS_OF_SGD = "solvers/user_level/_multipass_turns.py"
 _LOCALIZED = "tests/solvers/test_localized_sgd.py"
 _MULTIPASS = "tests/solvers/test_multipass_turns.py"
 _BATCH_ROWS = f"{_MULTIPASS}::test_rows_of_a_turn_are_those_of_a_batch_of_its_own_users"
 _BATCHES = f"{_MULTIPASS}::test_a_turn_of_batches_is_charged_what_its_own_releases_prove"
 _TOGETHER = "tests/solvers/test_together.py::test_turns_are_the_phases_one_by_one"
 
-_WINSORIZED = "mechanisms/winsorized/_in_turn.py"
-_PHASES_OF_ERM = "solvers/user_level/_winsorized_turns.py"
 _ROWS_OF_TURNS = "tests/mechanisms/test_winsorized_turns.py"
 _FIRST_ROWS = f"{_ROWS_OF_TURNS}::test_the_mean_of_a_turn_is_that_of_its_users_alone"
 _INTERVALS = f"{_ROWS_OF_TURNS}::test_an_interval_of_the_first_values_is_that_of_these_alone"

@@ -44,7 +44,7 @@ from jax import lax
 from jaxtyping import Int
 
 from dpsco_jax import _keys
-from dpsco_jax._checks import require_integer, require_key, require_probability
+from dpsco_jax._checks import require_instance, require_integer, require_key, require_probability
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import _binomial_counts, _streams
 
@@ -223,8 +223,13 @@ def draw_batch(key: jax.Array, batch: Batch) -> UserSample:
 
     Whatever the largest sizes are, the users are those of a draw with these sizes alone, in the same order
     (with the keys that JAX makes by default; with others, of the same law).
+
+    Args:
+        key: a typed key.
+        batch: of ``batch_of``.
     """
     require_key(key)
+    require_instance("batch", batch, Batch)
     key = _keys.alone(key)
     law = Draw("without_replacement", batch.num_users, batch.batch_size)
     size = batch.batch_size

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.oracles import gradients, linear, preconditioned, resque
+from dpsco_jax.oracles import gradients, linear, preconditioned, resque, sampling
 from dpsco_jax.problems.stored import StoredUsers
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
@@ -69,6 +69,7 @@ GOOD: dict[str, dict[str, Any]] = {
         ),
         "level": kinds.COUNT_OR_ZERO(0),
     },
+    "oracles.sampling.draw_batch": {"batch": kinds.OBJECT(sampling.batch_of(9, 3))},
     "oracles.row_moments.means": {"bound": kinds.POSITIVE},
     "oracles.row_moments.mean_squares": {"bound": kinds.POSITIVE},
     "oracles.row_moments.second_moments": {"bound": kinds.POSITIVE},

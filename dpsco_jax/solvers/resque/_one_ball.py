@@ -14,7 +14,6 @@ from jaxtyping import Float, Key
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy.resque import ResqueCall
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -76,14 +75,10 @@ class Plan(OfCalls):
         """By name the weights of all quadratic terms."""
         return {"regularization": self.regularization}
 
-    def call_at(self, beta: float, radius_ratio: float) -> ResqueCall:
-        """The run as one call with another β and ρ/r."""
-        replacement = self.sampling == "with_replacement"
-        return self.call_of(self.num_queries, beta, radius_ratio, replacement)
-
     def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
         """The localized calls of the run with another β and ρ/r."""
-        call = self.call_at(beta, radius_ratio)
+        replacement = self.sampling == "with_replacement"
+        call = self.call_of(self.num_queries, beta, radius_ratio, replacement)
         return [(call, 1)] if self.method == "localized" else accounting.strongly_convex_calls(call)
 
     @property

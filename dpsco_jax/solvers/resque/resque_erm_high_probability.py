@@ -41,7 +41,6 @@ from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._one_ball import Call, OfBase, draft, solve
 
 __all__ = ["Plan", "plan", "solve"]
@@ -62,13 +61,12 @@ class Plan(OfBase):
     def calls_at(self, beta: float, radius_ratio: float) -> accounting.Calls:
         """The localized calls of all runs with another β and ρ/r."""
         runs = _checks.require_integer("num_runs", self.num_runs, 1)
-        call = self.base.call_at(beta, radius_ratio)
-        return accounting.repeated(accounting.strongly_convex_calls(call), runs)
+        return accounting.repeated(self.base.calls_at(beta, radius_ratio), runs)
 
     @property
     def user_gradients(self) -> int:
         """Users drawn in the whole run."""
-        return self.num_runs * _calls.num_drawn(self.base.num_queries)
+        return self.num_runs * self.base.user_gradients
 
     def point(self, key: jax.Array, call: Call) -> jax.Array:
         """The result that most of the runs agree on."""

@@ -89,14 +89,13 @@ class Plan(OfBase):
         """The localized calls of the run with another β of level 0 and ρ/r."""
         calls: list[Any] = []
         for j in self.made:
-            call = _level(self.base, j).call_at(beta * _beta_factor(j), radius_ratio)
-            calls += accounting.strongly_convex_calls(call)
+            calls += _level(self.base, j).calls_at(beta * _beta_factor(j), radius_ratio)
         return calls
 
     @property
     def user_gradients(self) -> int:
         """Users drawn in the whole run."""
-        return sum(_calls.num_drawn(self.base.num_queries << j) for j in self.made)
+        return sum(_level(self.base, j).user_gradients for j in self.made)
 
     def point(self, key: jax.Array, call: Call) -> jax.Array:
         """The mean of the multilevel estimates, perhaps outside of the ball: projections would bias them."""

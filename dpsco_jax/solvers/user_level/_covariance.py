@@ -70,7 +70,7 @@ def _matrix(found: _noisy_sums.Release, dim: int) -> tuple[Array, Any]:
 def shrunk(
     noisy: Float[Array, "dim dim"], stddev: ArrayLike, mean_range: tuple[ArrayLike, ArrayLike]
 ) -> Float[Array, "dim dim"]:
-    """A matrix with noise, moved towards a multiple of the identity by as much as is noise.
+    """A matrix with noise, moved towards a multiple of the identity as far as its spread is noise.
 
     The noise has N(0, s²) off the diagonal and N(0, 2s²) on it, so that its squared Frobenius norm is
     s²·dim·(dim + 1) on average: the share of it in the spread around the identity's multiple is taken away.

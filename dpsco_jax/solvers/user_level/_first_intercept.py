@@ -1,9 +1,9 @@
 """A first intercept for whitened SGD: fitted alone, before the other parameters.
 
 Noisy gradient descent on one number (of a matrix of parameters, on one for each output), averaged with
-weights that grow as k². A ridge pulls it towards its start: the more, the less of it can be seen through the
-noise. Where a class is rare the link is nearly flat. Steps are then longer, up to the length at which the
-noise of one moves a margin by a half, in deviation.
+weights that grow as k². A ridge pulls it towards its start, the more strongly the larger the noise is. Where
+a class is rare the link is nearly flat. Steps are then longer, up to the length at which the noise of one
+moves a margin by a half, in deviation.
 
 Each step releases the mean of users' slopes, clipped to a public number, with Gaussian noise: the cost is
 that of ``transforms.privatize``.
@@ -57,7 +57,7 @@ class InterceptPrior(NamedTuple):
 
     @property
     def slope_stddev(self) -> Any:
-        """T."""
+        """The standard deviation t."""
         return self.curvature * self.noise**0.5
 
     def weighed(self, moved: jax.Array) -> jax.Array:

@@ -117,7 +117,7 @@ class Plan(GaussianSums):
     def largest_moment(self) -> float:
         """About the largest eigenvalue of the second moments of rows: their number without a matrix.
 
-        With one the noise of each round may hide as much as its floor, which makes it at most about three.
+        With one, the noise of a round may hide a variance as large as its floor: at most about three.
         """
         return float(self.columns if self.matrix_multiplier is None else min(self.columns, 3))
 
@@ -237,8 +237,8 @@ def plan(
         covariance: whether a covariance of the result is released too, for 6 % of the budget. Of a matrix of
             parameters there is none: it would have (dim·(dim + 1)/2) numbers, all under noise.
         quantile: share of users whose gradients are within the opening radius, in (0, 1). If left out
-            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: where there is much
-            noise a small radius pays, where there is little it only biases (a rule of thumb). With an
+            1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: a small radius pays
+            where there is much noise, and only adds a bias where there is little (a rule of thumb). With an
             intercept that shows a rare class the run takes a quantile with half of that class inside, if
             that is more (``_rare_class``). Soft labels are no classes: give a quantile with them.
         margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, where

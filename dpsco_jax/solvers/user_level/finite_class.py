@@ -9,13 +9,13 @@ Source: L Algorithm 5, Lemma 1, Theorem 7, Corollary 3. With these corrections: 
 three times the printed ones; the radius of the losses is range·√(log(2Kn/α)/(2m)).
 
 Formal guarantee: pure ε-DP for a user's whole data under REPLACE_ONE, for any losses: the mean of a user's
-losses is clamped into ``loss_range``, a loss that is not finite counts as its middle. Each candidate is
-ε/3-DP, see ``mechanisms.private_selection``: that of the candidate and its value, not of the number of draws,
-which has to stay secret as the key has. Loss and certificate are 3·``candidate_epsilon``, of the number that
-runs, and infinite where a number of the plan is out of its range. Utility: ``excess_bound``, from
-five events of probability α/5 each: losses within the radius, the best candidate drawn, N <= L =
-log(5/α)·5K/α, all noise within s·log(5L/α) for noise of scale s, population risks near the users' means; and
-the intervals of all draws (``failure_probability`` has them all).
+losses is clamped into ``loss_range``, a loss that is not finite counts as its middle. Each draw is ε/3-DP,
+and the choice among draws ε-DP (``mechanisms.private_selection``). This covers the candidate and its value,
+but not the number of draws, which has to stay secret like the key. Loss and certificate are
+3·``candidate_epsilon``, of the number that runs, and infinite where a number of the plan is out of its range.
+Utility: ``excess_bound``, from five events of probability α/5 each: losses within the radius, the best
+candidate drawn, N <= L = log(5/α)·5K/α, all noise within s·log(5L/α) for noise of scale s, population risks
+near the users' means; and the intervals of all draws (``failure_probability`` has them all).
 
 Cost: 5K/α draws on average, each with a sort of n numbers; K·n·m loss evaluations if the matrix of user
 losses fits in memory (64 MiB), else n·m evaluations a draw.

@@ -5,9 +5,9 @@ domain; ``finite_class`` chooses among them. Points are computed from their inde
 
 Source: L Corollary 4 and Remark 1.
 
-Formal guarantee: that of ``finite_class``: pure ε-DP under REPLACE_ONE for any losses, of the point and its
-value but not of the number of draws, which has to stay secret. Utility, for convex or
-any other G-Lipschitz losses: the bound of ``finite_class`` for p^d candidates plus G·Δ, Δ = (upper -
+Formal guarantee: that of ``finite_class``: pure ε-DP under REPLACE_ONE for any losses, for the point and its
+value, but not for the number of draws, which has to stay secret. Utility, for G-Lipschitz losses, convex or
+not: the bound of ``finite_class`` for p^d candidates plus G·Δ, Δ = (upper -
 lower)·√d/(2p) the distance from the nearest point at most (a projection brings points of the domain no
 farther apart). p balances the two if left out.
 

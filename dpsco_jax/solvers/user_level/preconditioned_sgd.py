@@ -179,8 +179,8 @@ def plan(
         num_steps: T ≥ 1.
         moments_share: share of the budget (in 1/σ²) that corrects the guess, in [0, 1).
         quantile: share of users whose gradients are to be within the radius, in (0, 1). If left out
-            1/(1 + 50·s), s the norm of the noise of all steps' average over the radius: where there is much
-            noise a small radius pays, where there is little it only biases (a rule of thumb).
+            1/(1 + 50·s), s the norm of the noise of all steps' average over the radius: a small radius pays
+            where there is much noise, and only adds a bias where there is little (a rule of thumb).
         margin_scale: typical size of ⟨w, x⟩ at a good w.
         smoothness: largest eigenvalue of the Hessian in scaled coordinates, where its diagonal is at most
             about one; if left out ``columns_per_row``, or for dense features ``dim``.

@@ -25,9 +25,8 @@ and 2G²/(nμ) more for the population.
 
 Cost: T ≈ (s²n²/4c)·(s²n²/8 + log(1/(2τ))), 1/c about 250: hundreds of steps at s·n = 0.5, 1e4 at 4. A
 reference for tiny sizes, n = 2 to 20 and d ≤ 3. On one busy core, at δ = 1e-3: n = 10, d = 1, ε = 2 takes
-65,117 steps in 1.5 s, excess bound 0.41·G·R; n = 10, d = 2, p = 1.5, ε = 1 takes 12,369 in 45 s. Compiling
-takes 10 to 50 s, tables of ψ some more. For larger sizes take ``value_queries`` or ``regularized``, which
-work in ℓ2. Needs ``jax_enable_x64``.
+65,117 steps in 1.5 s, excess bound 0.41·G·R; n = 10, d = 2, p = 1.5, ε = 1 takes 12,369 in 45 s. For larger
+sizes take ``value_queries`` or ``regularized``, which work in ℓ2. Needs ``jax_enable_x64``.
 
 Example:
     >>> import jax
@@ -79,7 +78,6 @@ from dpsco_jax.solvers.work import Work
 __all__ = ["Plan", "plan", "solve"]
 
 _SIZES = (1e-100, 1e100)
-_HALVINGS = 40
 _START_NORMS = 16.0
 _UP = 1.0 + 2.0**-40
 _EACH = 0.02  # of δ/(1 + e^ε): what each of mixing, estimates and the cap on trials takes
@@ -254,19 +252,22 @@ def plan(
         row_bound=row_bound,
     )
     asked = _Request(setting, budget, exponent, distance, population, draw_anyway, constant_time)
+
+    def short(made: Plan) -> bool:
+        return max_steps is None or not made.draws or made.num_steps <= max_steps
+
     made = _planned(asked, math.sqrt(2.0 * dim / users) if population else math.inf)
-    if max_steps is None or not made.draws or made.num_steps <= max_steps:
+    if short(made):
         return made
-    return _shortened(asked, float(made.gdp), max_steps)
+    best, _ = _largest(lambda s: _planned(asked, s), short, float(made.gdp), 1e-3)
+    if best is None:
+        raise Infeasible(f"max_steps must be larger for any draw, got {max_steps}")
+    return best
 
 
 @_sharding.solver
 def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: jax.Array,
+    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: jax.Array
 ) -> Solution:
     """Makes the draw. Pure JAX: jit and map over key, the plan's numbers, data and params.
 
@@ -407,20 +408,24 @@ def _planned(asked: _Request, largest_gdp: float) -> Plan:
         return _of_gdp(asked, s, asked.parameters(s, limit), least)
 
     def fits(made: Plan) -> bool:
-        if not bool(made.accounted):
-            return False
-        return variation_delta(float(made.gdp), float(made.variation), epsilon) <= delta
+        tau = float(made.variation)
+        return bool(made.accounted) and variation_delta(float(made.gdp), tau, epsilon) <= delta
 
     best = under(s)
     if not fits(best):
-        best = _largest(under, fits, s)
+        found, refusal = _largest(under, fits, s, 0.02)
+        if found is None:
+            raise Infeasible(f"budget.delta must be far above what the sampler is off. {refusal}")
+        best = found
     if not asked.draw_anyway and best.excess_bound >= trivial:
         return asked.start(trivial)
     return best
 
 
-def _largest(under: Callable[[float], Plan], fits: Callable[[Plan], bool], high: float) -> Plan:
-    """The plan with the largest s that fits, within a fiftieth."""
+def _largest(
+    under: Callable[[float], Plan], fits: Callable[[Plan], bool], high: float, precision: float
+) -> tuple[Plan | None, str]:
+    """The plan with the largest s that fits, or none; and why the last of those that are none is none."""
     low, best, refusal = 0.0, None, ""
     for _ in range(_TRIES):
         middle = 0.5 * (low + high)
@@ -432,28 +437,9 @@ def _largest(under: Callable[[float], Plan], fits: Callable[[Plan], bool], high:
             low, best = middle, made
         else:
             high = middle
-        if high - low < 0.02 * high or high < 1e-6:
+        if high - low < precision * high or high < 1e-6:
             break
-    if best is None:
-        raise Infeasible(f"budget.delta must be far above what the sampler is off. {refusal}")
-    return best
-
-
-def _shortened(asked: _Request, high: float, max_steps: int) -> Plan:
-    """The plan with the largest s whose chain is short enough."""
-    low, best = 0.0, None
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        made = _planned(asked, middle)
-        if not made.draws or made.num_steps <= max_steps:
-            low, best = middle, made
-        else:
-            high = middle
-        if best is not None and high - low < 1e-3 * high:
-            break
-    if best is None:
-        raise Infeasible(f"max_steps must be larger for any draw, got {max_steps}")
-    return best
+    return best, refusal
 
 
 def _of_gdp(asked: _Request, s: float, ideal: sampling.Draw, each: float) -> Plan:

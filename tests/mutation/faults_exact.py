@@ -35,7 +35,7 @@ FAULTS = (
     Fault("exact: users without items count", _CHAIN, "return weight * model.link(", "return 1.0 * model.link(", _MECHANISM),
     Fault("exact: losses are declared", "solvers/sampling/_rows.py", "    proof = _proofs.require_proven(objective)\n", "    proof = objective\n", _MECHANISM),
     Fault("exact: share of delta without 1 + e^eps", _CHAIN, "/ (1.0 + math.exp(-budget.epsilon))", "", _MECHANISM),
-    Fault("exact: k of the plan twice", _SOLVER, "k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)", "k = _DOWN * budget.epsilon * problem.num_users / (2.0 * slope * radius)", _MECHANISM),
+    Fault("exact: k of the plan twice", _SOLVER, "k = _DOWN * epsilon * users / (4.0 * slope * radius)", "k = _DOWN * epsilon * users / (2.0 * slope * radius)", _MECHANISM),
     Fault("exact: excess of one coordinate", _SOLVER, "finite = dim * math.log(count)", "finite = 0.0 * math.log(count)", _MECHANISM),
     Fault("exact: no projection onto the ball", _SOLVER, "if plan.ball:  #", "if False:  #", _MECHANISM),
     Fault("exact: one step more", _SOBOLEV, "lost = (steps - 0.5)", "lost = (steps + 0.5)", _LENGTHS),

@@ -41,7 +41,8 @@ class Draw(MadeFor):
         constant_time: whether all trials are made, each with all that it may read: time then tells nothing.
         epsilon: the budget that was planned for; what is spent follows from the other numbers.
         delta: δ of that budget; the certificate is for this δ.
-        excess_bound: proven bound on the expected excess risk of an exact draw, for convex losses.
+        excess_bound: proven bound on the expected excess risk of an exact draw, for convex losses; of the
+            population's risk if that was asked for, and infinite where nothing bounds it.
     """
 
     constant_time: bool = static()

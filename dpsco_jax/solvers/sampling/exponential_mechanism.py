@@ -261,23 +261,13 @@ def plan(
         route = "grid" if dim <= 2 else "chain"
     route = _checks.require_choice("route", route, _ROUTES)
     constant_time = _checks.require_flag("constant_time", constant_time)
-    other = ("cells", cells) if route == "chain" else ("regularization", regularization)
-    name, value = other
+    name, value = ("cells", cells) if route == "chain" else ("regularization", regularization)
     _checks.require(value is None, name, value, f"None on the route {route!r}")
     if regularization is not None:
         regularization = _checks.require_real("regularization", regularization, 0.0)
-    common: dict[str, Any] = {
-        "num_users": problem.num_users,
-        "dim": dim,
-        "lipschitz": slope,
-        "route": route,
-        "ball": is_ball,
-        "constant_time": constant_time,
-        "lower": lower,
-        "upper": upper,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-    }
+    users, epsilon = problem.num_users, budget.epsilon
+    chain: _exponential_chain.Chain | None = None
+    count, mu = 0, 0.0
     if route == "chain":
         chain = _exponential_chain.planned(
             problem, budget, slope, lower, upper, is_ball, regularization
@@ -285,32 +275,35 @@ def plan(
         k, mu, radius = chain.inverse_temperature, chain.regularization, chain.radius
         # Beside the law itself: what a set of probability τ may lose.
         lost = 2.0 * slope * radius * budget.delta
-        return Plan(
-            cells=0,
-            chain=chain,
-            inverse_temperature=k,
-            regularization=mu,
-            excess_bound=dim / k + 0.5 * mu * radius**2 + lost,
-            **common,
-        )
-    _checks.require(route == "linear" or dim <= 2, "problem.dim", dim, "at most 2 for a grid")
-    _checks.require(route == "grid" or not is_ball, "problem.objective.domain", "a ball", "a box")
-    diagonal = float(np.linalg.norm(upper - lower))
-    wanted = 5.0 * problem.num_users * budget.epsilon / dim
-    most = _LINEAR_CELLS if route == "linear" else _MOST_CELLS[dim]
-    count = int(min(max(wanted, 16.0), most)) if cells is None else cells
-    largest = 2**12 if route == "grid" and dim == 2 else _CELLS
-    count = _checks.require_integer("cells", count, 2, largest)
-    radius = float(_cells.farthest(lower, upper, count, is_ball))
-    k = _DOWN * budget.epsilon * problem.num_users / (4.0 * slope * radius)
-    k /= 1.0 + problem.num_users * 2.0**-47
+        bound = dim / k + 0.5 * mu * radius**2 + lost
+    else:
+        fits = route == "linear" or dim <= 2
+        _checks.require(fits, "problem.dim", dim, "at most 2 for a grid")
+        fits = route == "grid" or not is_ball
+        _checks.require(fits, "problem.objective.domain", "a ball", "a box")
+        most = _LINEAR_CELLS if route == "linear" else _MOST_CELLS[dim]
+        wanted = int(min(max(5.0 * users * epsilon / dim, 16.0), most)) if cells is None else cells
+        largest = 2**12 if route == "grid" and dim == 2 else _CELLS
+        count = _checks.require_integer("cells", wanted, 2, largest)
+        radius = float(_cells.farthest(lower, upper, count, is_ball))
+        k = _DOWN * epsilon * users / (4.0 * slope * radius) / (1.0 + users * 2.0**-47)
+        bound = _excess(k, dim, slope, float(np.linalg.norm(upper - lower)), count, is_ball)
     return Plan(
+        num_users=users,
+        dim=dim,
+        lipschitz=slope,
+        route=route,
+        ball=is_ball,
         cells=count,
-        chain=None,
+        chain=chain,
+        constant_time=constant_time,
         inverse_temperature=k,
-        regularization=0.0,
-        excess_bound=_excess(k, dim, slope, diagonal, count, is_ball),
-        **common,
+        regularization=mu,
+        lower=lower,
+        upper=upper,
+        epsilon=epsilon,
+        delta=budget.delta,
+        excess_bound=bound,
     )
 
 

@@ -12,7 +12,7 @@ point; the smoothed version has both terms in λ too.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: users are assigned to phases by
 position, each phase is (ε, δ)-DP for its users (``accelerated_sgd``), and phases see different users, so
 the joint loss is the largest. Data may be anything. Once a phase halts, later phases are computed and
-thrown away. Utility: ``Plan.excess_bound``, by the chain of ``accelerated_bounds``; in the papers' regime
+thrown away. Utility: ``excess_bound``, by the chain of ``accelerated_bounds``; in the papers' regime
 LR·Õ(1/√(nm) + √d/(εn√m)).
 
 Cost: ΣT·K user gradients; memory of one batch of user gradients, and of one prepared copy of the data where
@@ -35,65 +35,24 @@ Example:
 """
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax import _checks, privacy
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _arguments,
     _plan_base,
     _planning,
-    _sequence,
-    first_order,
     means,
-    plans,
 )
-from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.phased import Phased, solve
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level import accelerated_sgd
 
-
-@pytree
-class Plan(_sequence.OnBlocks, MadeFor):
-    """What ``solve`` will do.
-
-    Attributes:
-        num_users: n, of all phases; users beyond those of the phases are not touched.
-        constants: ``"tight"`` or ``"paper"``.
-        parts: a ``first_order.FirstOrder`` each, in their order; leaves may be batched.
-        epsilon: ε of the budget, of each phase and so of all.
-        delta: δ of the budget, of each phase and so of all.
-        distance: R.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    num_users: int = static()
-    constants: str = static(choices=("tight", "paper"))
-    parts: Any
-    epsilon: Number
-    delta: Number
-    distance: Number
-    excess_bound: Number
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound on the excess risk assumes; privacy assumes none of it."""
-        return (
-            *self.parts[0].assumes,
-            f"a minimizer of the risk lies within {float(self.distance):.4g} of the start",
-        )
-
-    def __str__(self) -> str:
-        return plans.describe("accelerated phased ERM", self)
+__all__ = ["plan", "solve"]
 
 
 @_plan_base.remembers
@@ -114,7 +73,7 @@ def plan(
     failure: float = 1e-3,
     outlier_share: float = 0.0,
     chunk_size: int = 64,
-) -> Plan:
+) -> Phased:
     """Checks all arguments, chooses the phases and calibrates their noise. All of them are public.
 
     Args:
@@ -210,32 +169,13 @@ def plan(
     pieces = [bounds.Phase(p.num_users, p.pull, p.gap_bound) for p in phases]
     risk = float(bounds.excess_risk(setting, pieces))
     risk = bounds.with_failure(setting, risk, sum(p.failure for p in phases))
-    return Plan(num_users, constants, phases, budget.epsilon, budget.delta, distance, risk)
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
-        params: the starting point, public; projected onto the domain.
-
-    Returns:
-        The point where the last phase has ended, or where a phase has halted, with status HALTED.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    turns, solver = first_order.TURNS, first_order.solve
-    return _sequence.run(key, plan.parts, solver, objective, data, params, turns=turns)
+    return Phased(
+        title="accelerated phased ERM",
+        num_users=num_users,
+        parts=phases,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=risk,
+        details={"distance": distance},
+        remarks=Remarks([("constants", constants)]),
+    )

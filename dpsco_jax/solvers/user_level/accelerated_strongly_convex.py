@@ -8,7 +8,7 @@ Source: T, Remark 10.3.6 and Algorithm 30; Feldman, Koren and Talwar 2020, secti
 from the proven bounds of the blocks in place of an unnamed constant.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: blocks see different users. Distances
-are public numbers and used for regularizers only. Utility: ``Plan.excess_bound``; the chain of
+are public numbers and used for regularizers only. Utility: ``excess_bound``; the chain of
 ``accelerated_bounds`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
 
 Cost: that of the runs; half of it and of the users belong to the last block.
@@ -30,47 +30,15 @@ Example:
 
 import dataclasses
 import math
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means, plans
-from dpsco_jax.solvers._plan_base import MadeFor
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means
+from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
-
-@pytree
-class Plan(_sequence.OnBlocks, MadeFor):
-    """What ``solve`` will do.
-
-    Attributes:
-        num_users: n.
-        parts: an ``accelerated_phased_erm.Plan`` each, in their order; leaves may be batched.
-        epsilon: ε of the budget, of each block and so of all.
-        delta: δ of the budget, of each block and so of all.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    num_users: int = static()
-    parts: Any
-    epsilon: Number
-    delta: Number
-    excess_bound: Number
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound on the excess risk assumes; privacy assumes none of it."""
-        return self.parts[0].assumes
-
-    def __str__(self) -> str:
-        return plans.describe("accelerated phased ERM, strongly convex", self)
+__all__ = ["plan", "solve"]
 
 
 @_plan_base.remembers
@@ -86,7 +54,7 @@ def plan(
     radius: float | None = None,
     failure: float = 1e-3,
     chunk_size: int = 64,
-) -> Plan:
+) -> Phased:
     """Checks all arguments and plans all blocks. All of them are public.
 
     Args:
@@ -124,7 +92,7 @@ def plan(
         most = math.ceil(math.log2(max(math.log2(num_users * problem.items_per_user), 2.0)))
         counts = list(range(most, 0, -1))
 
-    def block(users: int, distance: float) -> accelerated_phased_erm.Plan:
+    def block(users: int, distance: float) -> Phased:
         return accelerated_phased_erm.plan(
             dataclasses.replace(problem, num_users=users, distance=distance),
             budget,
@@ -136,10 +104,17 @@ def plan(
             chunk_size=chunk_size,
         )
 
-    def of(count: int) -> Plan:
+    def of(count: int) -> Phased:
         sizes = _sequence.block_sizes(num_users, 2.0, count, least=2)
         parts, _ = _sequence.nearer(block, sizes, first, farthest, convexity)
-        return Plan(num_users, parts, budget.epsilon, budget.delta, parts[-1].excess_bound)
+        return Phased(
+            title="accelerated phased ERM, strongly convex",
+            num_users=num_users,
+            parts=parts,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            excess_bound=parts[-1].excess_bound,
+        )
 
     for count in counts[:-1]:
         try:
@@ -147,30 +122,3 @@ def plan(
         except Infeasible:  # users of the first block are too few: try with fewer and larger ones
             continue
     return of(counts[-1])
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users, in an order that does not depend on what they hold.
-        params: the starting point, public; projected onto the domain.
-
-    Returns:
-        The point where the last block has ended, or where a block has halted, with status HALTED.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    return _sequence.run(key, plan.parts, accelerated_phased_erm.solve, objective, data, params)

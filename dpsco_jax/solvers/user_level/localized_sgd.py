@@ -32,62 +32,22 @@ Example:
 
 import dataclasses
 import math
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _arguments,
     _plan_base,
     _planning,
     _sequence,
-    first_order,
-    plans,
 )
-from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.first_order import FirstOrder
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.phased import Phased, solve
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.user_level import multipass_sgd
 
-
-@pytree
-class Plan(_sequence.OnBlocks, MadeFor):
-    """What ``solve`` will do: the plans of the blocks, in order. Sizes are static, numbers are leaves.
-
-    Attributes:
-        num_users: n, of all blocks and of those left over.
-        parts: plans of ``multipass_sgd``, one a block.
-        distances: R_j that each of them was made for.
-        strong_convexity: μ.
-        epsilon: ε of the budget, of each block and of all together.
-        delta: δ of the budget, of each block and of all together.
-        excess_bound: proven bound on the expected excess population risk.
-    """
-
-    num_users: int = static()
-    parts: Any
-    distances: Number
-    strong_convexity: Number
-    epsilon: Number
-    delta: Number
-    excess_bound: Number
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound on the excess risk assumes; privacy assumes none of it."""
-        convex = f"the risk is {float(self.strong_convexity):.4g}-strongly convex"
-        return tuple(
-            dict.fromkeys((convex, *(line for part in self.parts for line in part.assumes)))
-        )
-
-    def __str__(self) -> str:
-        return plans.describe("localized SGD for strongly convex losses", self)
+__all__ = ["plan", "printed_num_blocks", "solve"]
 
 
 @_plan_base.remembers
@@ -107,7 +67,7 @@ def plan(
     selection: str = "weighted",
     failure: float | None = None,
     chunk_size: int = 64,
-) -> Plan:
+) -> Phased:
     """Checks all arguments, cuts the users and plans the blocks. All arguments are public.
 
     Args:
@@ -162,21 +122,22 @@ def plan(
             chunk_size=chunk_size,
         )
 
-    def under(count: int) -> Plan:
+    def under(count: int) -> Phased:
         sizes = (
             tuple(num_users >> (count - i) for i in range(count))
             if constants == "paper"
             else _sequence.block_sizes(num_users, 2.0, count, least=2)
         )
         parts, distances = _sequence.nearer(block, sizes, first, farthest, convexity)
-        return Plan(
+        return Phased(
+            title="localized SGD for strongly convex losses",
             num_users=num_users,
             parts=parts,
-            distances=distances,
-            strong_convexity=convexity,
             epsilon=budget.epsilon,
             delta=budget.delta,
             excess_bound=parts[-1].excess_bound,
+            details={"distances": distances, "strong_convexity": convexity},
+            premises=Remarks([f"the risk is {convexity:.4g}-strongly convex"]),
         )
 
     printed = printed_num_blocks(num_users, problem.items_per_user)
@@ -201,27 +162,3 @@ def printed_num_blocks(num_users: int, items_per_user: int) -> int:
     _checks.require_each(_checks.require_count, num_users=num_users, items_per_user=items_per_user)
     items = _checks.require_integer("num_users * items_per_user", num_users * items_per_user, 4)
     return max(1, math.ceil(math.log2(math.log2(items)) - 1e-12))
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array, plan: Plan, objective: Objective, data: UserData, params: Any
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users; blocks are taken in their order.
-        params: the starting point; projected onto the domain. Must not depend on the data.
-
-    Returns:
-        As ``_sequence.join`` says; once halted, the point where the block that halted has started.
-
-    Raises:
-        ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params)
-    turns = first_order.TURNS
-    return _sequence.run(key, plan.parts, first_order.solve, objective, data, params, turns=turns)

@@ -32,76 +32,28 @@ Example:
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any
 
-import jax
-
-from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax import _checks, privacy
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _arguments,
     _plan_base,
     _planning,
-    _sequence,
-    first_order,
     means,
     methods,
-    plans,
 )
-from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.first_order import FirstOrder
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.phased import Phased, solve
+from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.user_level import _winsorized_plan
+
+__all__ = ["plan", "solve"]
 
 # A turn sorts as many rows as the largest phase of its program has: others would wait for too many.
 _MOST_UNLIKE = 3
-
-
-@pytree
-class Plan(_sequence.OnBlocks, MadeFor):
-    """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
-
-    Attributes:
-        num_users: n.
-        items_per_user: m.
-        split: ``"equal"`` or ``"geometric"`` blocks.
-        constants: ``"tight"`` or ``"paper"``.
-        parts: a ``first_order.FirstOrder`` each, in their order.
-        epsilon: ε of the budget.
-        delta: δ of the budget.
-        distance: R.
-        failure_probability: bound on the probability that some gradient of i.i.d. users is clipped.
-        excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
-    """
-
-    num_users: int = static()
-    items_per_user: int = static()
-    split: str = static(choices=("equal", "geometric"))
-    constants: str = static(choices=("tight", "paper"))
-    parts: Any
-    epsilon: Number
-    delta: Number
-    distance: Number
-    failure_probability: Number
-    excess_bound: Number
-
-    @property
-    def assumes(self) -> tuple[str, ...]:
-        """What the bound assumes; privacy assumes none of it."""
-        return (
-            "losses are convex; users are independent, with i.i.d. items of the same law",
-            f"a minimizer lies within {float(self.distance):.4g} of the start",
-        )
-
-    def __str__(self) -> str:
-        return plans.describe("phased ERM", self)
 
 
 @_plan_base.remembers
@@ -118,7 +70,7 @@ def plan(
     constants: str = "tight",
     most_steps: int = 500,
     chunk_size: int = 64,
-) -> Plan:
+) -> Phased:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
     Args:
@@ -205,46 +157,16 @@ def plan(
         )
 
     unlucky = found.chance * slope * problem.diameter if found.chance > 0 else 0.0
-    return Plan(
+    assumed = "losses are convex; users are independent, with i.i.d. items of the same law"
+    return Phased(
+        title="phased ERM",
         num_users=num_users,
-        items_per_user=problem.items_per_user,
-        split=split,
-        constants=constants,
         parts=tuple(map(phase_of, found.phases)),
         epsilon=budget.epsilon,
         delta=budget.delta,
-        distance=distance,
-        failure_probability=found.chance,
         excess_bound=found.bound + unlucky,
-    )
-
-
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: UserData,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; ``unprivate["trace"]`` is a tuple, one entry for each phase.
-
-    Raises:
-        ValueError: if the number of users or of parameters is not the planned one.
-    """
-    _arguments.require_run(Plan, key, plan, objective, data, params, trace)
-    solver = functools.partial(first_order.solve, trace=trace)
-    # A turn has no trace.
-    turns = None if trace is not None else first_order.TURNS
-    return _sequence.run(
-        key, plan.parts, solver, objective, data, params, turns=turns, most_unlike=_MOST_UNLIKE
+        details={"distance": distance, "failure_probability": found.chance},
+        most_unlike=_MOST_UNLIKE,
+        remarks=Remarks([("split", split), ("constants", constants)]),
+        premises=Remarks([assumed]),
     )

@@ -125,6 +125,23 @@ class MadeFor:
         return _costs.gradients(self.user_gradients, item)
 
 
+@pytree
+class ByName(MadeFor):
+    """A plan whose numbers are read by their names, wherever in the plan they are."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Only what is no attribute comes here; of an object that is not yet made nothing is looked up.
+        made = all(field.name in vars(self) for field in dataclasses.fields(self))
+        if made and not name.startswith("_"):
+            found = list(places(self, name))
+            if len(found) == 1:
+                return at(self, found[0])
+            mean = vars(self).get("mean")
+            if not found and hasattr(mean, name):
+                return getattr(mean, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+
 Path = tuple[str, ...]
 
 

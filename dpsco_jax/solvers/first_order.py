@@ -70,7 +70,7 @@ class Pull(NamedTuple):
 
 
 @pytree
-class FirstOrder(_plan_base.MadeFor):
+class FirstOrder(_plan_base.ByName):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     A number of the mean, of its releases, of the method or of ``details`` is read as ``plan.NAME`` and edited
@@ -169,16 +169,6 @@ class FirstOrder(_plan_base.MadeFor):
         """What a run costs: the mean and a step, as often as there are steps."""
         step: Work = self.mean.work_for(item) + _costs.method(item.dim)
         return step * self.num_steps + _costs.prepared(self.num_users, item)
-
-    def __getattr__(self, name: str) -> Any:
-        # Only what is no attribute comes here; of an object that is not yet made nothing is looked up.
-        if not name.startswith("_") and "mean" in vars(self):
-            places = list(_plan_base.places(self, name))
-            if len(places) == 1:
-                return _plan_base.at(self, places[0])
-            if not places and hasattr(self.mean, name):
-                return getattr(self.mean, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __str__(self) -> str:
         return plans.describe(self.title, self, self.remarks)

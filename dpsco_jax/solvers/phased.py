@@ -44,7 +44,7 @@ __all__ = ["Phased", "solve"]
 
 
 @pytree
-class Phased(_sequence.OnBlocks, _plan_base.MadeFor):
+class Phased(_sequence.OnBlocks, _plan_base.ByName):
     """What ``solve`` will do: the plans of the phases, in order. Sizes are static, numbers are leaves.
 
     Attributes:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from dpsco_jax import _checks
+
 __all__ = ["Remarks", "aligned", "describe"]
 
 _SHOWN = 8
@@ -70,7 +72,8 @@ def describe(title: str, plan: Any, remarks: Sequence[tuple[str, Any]] = ()) -> 
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines, with columns one below the other."""
+    """Rows of cells as lines, with columns one below the other; ``ValueError`` for no rows of cells."""
+    _checks.require_instances("rows", rows, tuple | list)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -12,13 +12,8 @@ from scipy import stats
 from dpsco_jax import privacy
 from dpsco_jax.privacy import releases
 from dpsco_jax.privacy.certificates import Certificate
-from dpsco_jax.solvers.user_level import (
-    accelerated_phased_erm,
-    accelerated_strongly_convex,
-    localized_sgd,
-    phased_erm,
-    phased_sgd,
-)
+from dpsco_jax.solvers.phased import Phased
+from dpsco_jax.solvers.user_level import phased_sgd
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 SPECIAL = NeighboringRelation.REPLACE_SPECIAL
@@ -114,10 +109,7 @@ def _blank(plan_type, **fields):
 @pytest.mark.parametrize(
     ("plan_type", "parts"),
     [
-        (localized_sgd.Plan, "parts"),
-        (accelerated_phased_erm.Plan, "parts"),
-        (accelerated_strongly_convex.Plan, "parts"),
-        (phased_erm.Plan, "parts"),
+        (Phased, "parts"),
     ],
 )
 def test_solvers_in_parts_certify_the_largest_epsilon_and_delta(plan_type, parts, order):

@@ -53,7 +53,7 @@ from dpsco_jax.solvers.user_level import _winsorized_plan
 __all__ = ["plan", "solve"]
 
 # A turn sorts as many rows as the largest phase of its program has: others would wait for too many.
-_MOST_UNLIKE = 3
+_MOST_UNLIKE = 3.0
 
 
 @_plan_base.remembers

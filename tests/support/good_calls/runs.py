@@ -78,9 +78,10 @@ def _call(row: Row) -> dict[str, Any]:
 
 
 def _path(solver: Any) -> str:
-    """Where the solver's ``solve`` is public: first-order solvers have one and the same."""
+    """Where the solver's ``solve`` is public: first-order solvers have one and the same, phased ones too."""
     home = solver.solve.__module__
-    home = home if home == "dpsco_jax.solvers.first_order" else solver.__name__
+    shared = ("dpsco_jax.solvers.first_order", "dpsco_jax.solvers.phased")
+    home = home if home in shared else solver.__name__
     return home.removeprefix("dpsco_jax.") + ".solve"
 
 

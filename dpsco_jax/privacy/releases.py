@@ -30,7 +30,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.privacy import _few_orders
+from dpsco_jax.privacy import _renyi_noise
 from dpsco_jax.privacy._kinds import Composition, repeated
 from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
 from dpsco_jax.privacy.certificates import Certificate, certificate_of
@@ -123,7 +123,7 @@ class GaussianSteps(NamedTuple):
         def some(multiplier: float, orders: slice) -> PrivacyLoss:
             return scale(subsampling.at_orders(multiplier, self._rate, orders), self.num_steps)
 
-        return _few_orders.spent(self.loss, some, target, delta)
+        return _renyi_noise.spent_near(self.loss, some, target, delta)
 
     @property
     def _by_profile(self) -> bool:

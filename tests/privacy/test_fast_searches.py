@@ -10,13 +10,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax.privacy import _renyi_noise, certified_noise, releases, resque
-from dpsco_jax.privacy.concentrated import (
-    _accounting,
-    _promises,
-    _request,
-    _search,
-    threshold_phase,
-)
+from dpsco_jax.privacy.concentrated import _accounting, _request, _search, threshold_phase
 from dpsco_jax.privacy.curves import composition, subsampling
 from dpsco_jax.privacy.dp_accounting import second_opinion
 from dpsco_jax.privacy.pld import convolution, pairs
@@ -169,7 +163,7 @@ def test_distances_of_many_responses_are_those_of_each():
     draw = np.random.default_rng(0)
     epsilons = np.exp(draw.uniform(-3.0, 2.5, 12))
     tests, deltas = epsilons * draw.uniform(0.0, 0.99, 12), 10.0 ** draw.uniform(-300.0, -1.0, 12)
-    found = _promises.response_mus(tests, epsilons, deltas)
+    found = _search.response_mus(tests, epsilons, deltas)
     for mu, *each in zip(found, tests, epsilons, deltas, strict=True):
         assert mu == pytest.approx(composition.response_gaussian_mu(*each), rel=1e-9)
 

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import _few_orders, _kinds, accountants, certified_noise, releases
+from dpsco_jax.privacy import _kinds, _renyi_noise, accountants, certified_noise, releases
 from dpsco_jax.privacy.concentrated import _accounting, _proof, _search, threshold_phase
 from dpsco_jax.privacy.curves import subsampling
 from dpsco_jax.privacy.loss import PrivacyLoss
@@ -277,6 +277,6 @@ def test_epsilon_of_few_orders_is_that_of_all_wherever_the_search_was_expected_t
         rdp[orders] = whole(multiplier).rdp[orders]
         return PrivacyLoss(rdp, np.zeros(()))
 
-    spent = _few_orders.spent(whole, some, target, delta)
+    spent = _renyi_noise.spent_near(whole, some, target, delta)
     for multiplier in (0.1, 20.0, 0.5, 3.0, 3.1):
         assert spent(multiplier) == float(privacy.epsilon(whole(multiplier), delta))

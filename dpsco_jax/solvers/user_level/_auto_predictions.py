@@ -132,12 +132,8 @@ def winsorized_erm(p: Setting, plan: Any) -> float:
 
 def ac_sa(p: Setting, plan: Any) -> float:
     """Prediction for ``private_ac_sa``."""
-    clip, batch, radius = (
-        float(plan.clip_norm),
-        plan.batch_size,
-        float(plan.smoothing_radius or 0.0),
-    )
-    added, model = float(plan.pull), p.nominal
+    clip, radius = float(plan.clip_norm), float(plan.smoothing_radius or 0.0)
+    batch, added, model = plan.batch_size, float(plan.pull), p.nominal
     hessian = model.hessian(clip)
     response = descent.ac_sa(
         hessian + added, float(plan.smoothness), float(plan.strong_convexity), plan.num_steps

@@ -89,7 +89,7 @@ def ball_acceptance(
     For means m outside by at most ``farthest``·√v. Inside, or hardly outside, it is least where m is
     farthest out. Outside by ρ√v the depth is T√v, T a standard normal number above ρ less ρ, and a point
     counts if a χ² number of d - 1 degrees of freedom is at most 2TR/√v - T²; T falls with ρ, so the largest
-    ρ is worst, but for the points beyond the centre, which are more the smaller ρ is and are left out.
+    ρ is worst. Points beyond the centre, of which there are more where ρ is small, are left out.
 
     Args:
         dim: d, at least 1.

@@ -13,8 +13,8 @@ range even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of 
 a chain is: it is (ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every
 data set. That is cheap (T is about log²(1/δ)) down to the rounding of float64, where the plan names a δ that
 would do. What it needs of the loss is proven, not declared: losses of ``problems.losses`` for two classes,
-convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released; how long
-a chain runs, and how many trials it makes, tell of the data, but for ``constant_time``.
+convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released. How long
+a chain runs and how many trials it makes depend on the data, unless ``constant_time``.
 Utility, convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a
 ball of radius 4 and logistic loss on unit rows it is 0.0464, and output perturbation proves 0.123 at its
 best ridge.

@@ -326,7 +326,7 @@ def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> fl
 
 
 class _Request(NamedTuple):
-    """What is asked for, checked; but for the regularization."""
+    """What is asked for, checked; the regularization is searched for or given apart."""
 
     setting: proximal.Setting
     nominal: nominal_model.Nominal

@@ -78,7 +78,7 @@ class Drawn(NamedTuple):
     """The end of some attempts.
 
     Attributes:
-        params: the point that counts; the last that does not if there is none.
+        params: the point that counts, or the last one that was tried if none does.
         accepted: whether there is one.
         num_attempts: how many were made. Depends on y.
     """

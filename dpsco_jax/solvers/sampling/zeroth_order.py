@@ -425,7 +425,7 @@ def _planned(asked: _Request, largest_gdp: float) -> Plan:
 def _largest(
     under: Callable[[float], Plan], fits: Callable[[Plan], bool], high: float, precision: float
 ) -> tuple[Plan | None, str]:
-    """The plan with the largest s that fits, or none; and why the last of those that are none is none."""
+    """The plan with the largest s that fits, or ``None``; and the last refusal on the way."""
     low, best, refusal = 0.0, None, ""
     for _ in range(_TRIES):
         middle = 0.5 * (low + high)

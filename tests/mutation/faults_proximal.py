@@ -14,8 +14,8 @@ _SOLVER = "solvers/sampling/regularized.py"
 FAULTS = (
     Fault("sampler: G in place of 2G in what is accounted", _SOLVER, "change = 2.0 * self.setting.lipschitz", "change = 1.0 * self.setting.lipschitz", _PLAN),
     Fault("sampler: G in place of 2G in what is planned", _SOLVER, "change = 2.0 * setting.lipschitz", "change = 1.0 * setting.lipschitz", _PLAN),
-    Fault("sampler: the distance from the ideal law costs nothing in the loss", _SHARED, "xp.where(good, xp.minimum(tau, 1.0), 0.0)", "xp.where(good, 0.0 * tau, 0.0)", _PLAN),
-    Fault("sampler: the distance from the ideal law is not in the certificate", _SHARED, "tau = min(float(self.variation), 1.0)", "tau = 0.0", _PLAN),
+    Fault("sampler: the distance from the ideal law costs nothing in the loss", _SHARED, "xp.where(good, tau, 0.0)", "xp.where(good, 0.0 * tau, 0.0)", _PLAN),
+    Fault("sampler: the distance from the ideal law is not in the certificate", _SHARED, "(float(s), float(tau)) if good", "(float(s), 0.0) if good", _PLAN),
     Fault("sampler: the ridge counts twice", _SOLVER, "convexity = self.regularization + self.ridge", "convexity = self.regularization + 2 * self.ridge", _PLAN),
     Fault("sampler: the sign of the remainder", _FILE, "jnp.exp(-exponent)", "jnp.exp(exponent)", _ORACLE),
     Fault("sampler: proposal and test have one key", _FILE, "normal_key, uniform_key = jax.random.split(key)", "normal_key, uniform_key = (jax.random.split(key)[0],) * 2", _ORACLE),

@@ -24,8 +24,8 @@ _ORACLE = "solvers/sampling/rejection_oracle.py"
 
 FAULTS = (
     Fault("values: G in place of 2G", _PLANNED, "change = 2.0 * steep", "change = 1.0 * steep", _PLAN),
-    Fault("values: the total variation costs nothing in the loss", _SHARED, "xp.where(good, xp.minimum(tau, 1.0), 0.0)", "xp.where(good, 0.0 * tau, 0.0)", _PLAN),
-    Fault("values: the total variation is not in the certificate", _SHARED, "tau = min(float(self.variation), 1.0)", "tau = 0.0", _PLAN),
+    Fault("values: the total variation costs nothing in the loss", _SHARED, "xp.where(good, tau, 0.0)", "xp.where(good, 0.0 * tau, 0.0)", _PLAN),
+    Fault("values: the total variation is not in the certificate", _SHARED, "(float(s), float(tau)) if good", "(float(s), 0.0) if good", _PLAN),
     Fault("values: the factor 1 + e^ε is dropped in what is planned", _SHARED, "budget.delta / (1.0 + math.exp(min(budget.epsilon, _LARGEST)))", "budget.delta * 5.0", _PLAN),
     Fault("values: one key for x and z", _ORACLE, "restricted.attempt(z_key,", "restricted.attempt(x_key,", _LAW),
     Fault("values: z is kept for all trials", _ORACLE, "restricted.attempt(z_key,", "restricted.attempt(jax.random.key(1),", _LAW),

@@ -83,10 +83,9 @@ class GaussianDraw(Draw):
         return int(self.setting.dim)
 
     @property
-    def accounted(self: Any) -> Any:
-        """Whether the proof covers a run with these numbers; a bool, may be traced."""
-        _, (tau,) = as_floats(self.variation)
-        return tau < 1.0
+    def accounted(self) -> Any:
+        """Whether the proof covers a run with these numbers, if τ is below 1; a bool, may be traced."""
+        return np.bool_(True)
 
     def work_for(self: Any, item: _costs.Item) -> Work:
         """What a run costs at most: values of losses, and a proposal for every trial."""
@@ -99,14 +98,9 @@ class GaussianDraw(Draw):
     def loss(self: Any) -> privacy.PrivacyLoss:
         """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""
         xp, (s, tau, good) = as_floats(self.gdp, self.variation, self.accounted)
-        good = (good > 0) & (s < xp.inf)
-        found = inexact_loss(
-            xp.where(good, s, 1.0),
-            xp.where(good, xp.minimum(tau, 1.0), 0.0),
-            self.epsilon,
-            self.delta,
-        )
-        return privacy.unbounded_unless(good, found)
+        good = (good > 0) & (s < xp.inf) & (tau < 1.0)
+        s, tau = xp.where(good, s, 1.0), xp.where(good, tau, 0.0)
+        return privacy.unbounded_unless(good, inexact_loss(s, tau, self.epsilon, self.delta))
 
     def certificate(self: Any) -> privacy.Certificate:
         """The (ε, δ) of a run of these numbers, infinite where ``loss`` is.
@@ -114,10 +108,10 @@ class GaussianDraw(Draw):
         Raises:
             ValueError: ``delta`` is not in (0, 1), or the plan is a batch of plans.
         """
-        good = bool(np.asarray(self.accounted)) and bool(np.isfinite(self.gdp))
+        s, tau = self.gdp, self.variation
+        good = bool(np.asarray(self.accounted & (s < np.inf) & (tau < 1.0)))
         good = good and bool(np.any(np.isfinite(self.loss().rdp)))
-        s = float(self.gdp) if good else 1.0
-        tau = min(float(self.variation), 1.0) if good else 1.0
+        s, tau = (float(s), float(tau)) if good else (1.0, 1.0)
         return inexact_certificate(s, tau, self.delta, self.relation, self.assumes)
 
     def table(self: Any, title: str, parts: dict[str, Any], *remarks: tuple[str, str]) -> str:

@@ -134,7 +134,7 @@ class Plan(_draw.GaussianDraw):
         """The s of an exact draw, rounded up; 0 without one."""
         k, change = self.inverse_temperature, 2.0 * self.setting.lipschitz
         found = _draw.gdp(change, self.num_users, k, self.regularization)
-        return found if self.draws else 0.0 * found
+        return found if self.draws else np.zeros(np.shape(found))
 
     @property
     def variation(self) -> Any:

@@ -2,7 +2,7 @@
 
 What it computes: a minimizer of the mean loss of the users, smoothed by N(0, ρ²I), plus a ridge: the
 accelerated proximal-point method of ``convex.ball_acceleration``, each of whose subproblems, on a ball of
-radius r ≪ ρ, is one private call of ``_calls.strongly_convex``.
+radius r ≪ ρ, is solved by strongly convex private calls as those of ``resque_erm``.
 
 Source: thesis, Theorem 2.4.19, with Algorithms 10, 11 and 12 as oracles. A ridge (or any quadratic with a
 public center) is added to the quadratic of the subproblem, as in Corollary 2.4.20.
@@ -10,9 +10,9 @@ public center) is added to the quadratic of the subproblem, as in Corollary 2.4.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE by ``privacy.resque``: iterates, duals
 and λ are functions of the points that the private calls return, and every call that could be made is in the
 plan, line searches included. Losses must be convex and Lipschitz on the whole space; others are refused. The
-number of calls that a run needed is post-processing of private points too. Accuracy: see
-``_ball_accelerated_plan``; a call's answer that serves as ball and prox point at once (``reuse``) is a
-heuristic, as are the constants by which a plan is accepted.
+number of calls that a run needed is post-processing of private points too. Of accuracy none is claimed:
+``plan.predicted_error`` is an observed law, a plan is refused where it says that answers would be noise, and
+a call's answer that serves as ball and prox point at once (``reuse``) is a heuristic.
 
 Cost: at most ``plan.user_gradients``, in rounds of one call each; memory of the features of T users.
 
@@ -35,13 +35,11 @@ Example:
 """
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
@@ -50,12 +48,12 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.ball import _step, ball_oracles
-from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls, Plan, plan
 from dpsco_jax.solvers.resque._sizes import Sizes, levels, sizes_of
-from dpsco_jax.solvers.solution import Solution, finished
+from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
 
@@ -177,89 +175,41 @@ def run(
     regularization: Any,
     anchor: Any,
 ) -> Solution:
-    """Runs on the users whose first is ``setting.first``; numbers may be traced. No gradients are counted."""
+    """Runs on the users whose first is ``setting.first``; numbers may be traced. No gradients are counted.
+
+    Each subproblem of an iteration is one or several private calls on the ball around its center.
+    """
     setting = setting._replace(
         radius=numbers.outer.ball_radius,
         smoothing_radius=numbers.smoothing_radius,
         # Nothing is clipped: the noise must fit the loss that is run, should the plan be of another.
         lipschitz=jnp.maximum(numbers.outer.lipschitz, objective.lipschitz),
     )
+    outer, project, count = numbers.outer, objective.domain.project, len(numbers.kinds)
     # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
     extra, moment = regularization + objective.ridge, regularization * jnp.asarray(anchor)
-
-    def call(kind: int, key: Any, center: Any, weight: Any, toward: Any) -> Any:
-        beta = numbers.beta * numbers.factors[kind]
-        sizes = numbers.kinds[kind]
-        return _calls.strongly_convex(key, setting, sizes, center, beta, weight, anchor=toward)
-
     drawn = jnp.asarray(numbers.drawn)
-    count = len(numbers.kinds)
-    rounds = Rounds(numbers.outer, count, numbers.search_runs, numbers.copies, drawn)
-    project = objective.domain.project
-    state = accelerated(key, rounds, call, extra, moment, start, project)
-    each = [_counts.times(state.calls[i], size) for i, size in enumerate(numbers.gradients)]
-    made = _counts.times(functools.reduce(_counts.add, each), setting.data.labels.shape[1])
-    return ended(state, project, numbers.loss, 0, made)
 
+    def subproblem(kind: int) -> BallOracle:
+        beta, sizes = numbers.beta * numbers.factors[kind], numbers.kinds[kind]
 
-class Rounds(NamedTuple):
-    """What a run needs beside its calls.
-
-    Attributes:
-        outer: of ``ball_acceleration.plan``.
-        num_kinds: of strongly convex calls; more than one for a multilevel prox. Static.
-        search_runs: independent calls that a line search aggregates. Static.
-        copies: multilevel estimates that a prox averages. Static.
-        drawn: their levels, ``[iterations, copies]``; of no account for a single kind.
-    """
-
-    outer: Any
-    num_kinds: int
-    search_runs: int
-    copies: int
-    drawn: Any
-
-
-def accelerated(
-    key: Any,
-    rounds: Rounds,
-    call: Callable[[int, Any, Any, Any, Any], Any],
-    extra: Any,
-    moment: Any,
-    start: Any,
-    project: Callable[[Any], Any],
-) -> _step.State:
-    """The iterations, each of whose subproblems is one or several private calls.
-
-    Args:
-        key: of the run.
-        rounds: the rest of the plan.
-        call: ``call(kind, key, center, weight, anchor)``: a private point of the ball around ``center``.
-        extra: weight of the quadratics that are added to that of the subproblem.
-        moment: the sum of their weights times their centers, ``[dim]``.
-        start: x_0, ``[dim]``.
-        project: onto the domain.
-    """
-    outer, count = rounds.outer, rounds.num_kinds
-
-    def subproblem(kind: int) -> Callable[[Any, Any, Any], BallAnswer]:
         def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
-            toward = (lam * center + moment) / (lam + extra)
-            point = call(kind, key, center, lam + extra, toward)
+            weight = lam + extra
+            toward = (lam * center + moment) / weight
+            point = _calls.strongly_convex(key, setting, sizes, center, beta, weight, anchor=toward)
             calls = jnp.zeros(count, jnp.int32).at[kind].add(1)
             return BallAnswer(point, jnp.asarray(lam, point.dtype), calls)
 
         return answer
 
-    plain = subproblem(0)
+    kinds = [subproblem(kind) for kind in range(count)]
+    search = ball_oracles.aggregated(kinds[0], numbers.search_runs)
 
     def oracles(iteration: Any) -> BallOracles:
-        search = ball_oracles.aggregated(plain, rounds.search_runs)
         if count == 1 or outer.reuse:
-            return BallOracles(search, plain, plain)
-        kinds = [subproblem(j) for j in range(count)]
-        drawn = rounds.drawn[iteration]
-        return BallOracles(search, plain, ball_oracles.debiased(kinds, rounds.copies, drawn))
+            return BallOracles(search, kinds[0], kinds[0])
+        prox = ball_oracles.debiased(kinds, numbers.copies, drawn[iteration])
+        return BallOracles(search, kinds[0], prox)
 
     def active(state: _step.State) -> Any:
         return (state.iterations < outer.num_iterations) & (state.weight < outer.target_weight)
@@ -267,20 +217,8 @@ def accelerated(
     def advance(state: _step.State) -> _step.State:
         return _step.step(key, outer, oracles(state.iterations), state, project)
 
-    state = _step.init(key, outer, oracles(0), start)
-    ended_state: _step.State = jax.lax.while_loop(active, advance, state)
-    return ended_state
-
-
-def ended(
-    state: _step.State,
-    project: Callable[[Any], Any],
-    loss: privacy.PrivacyLoss,
-    budgeted: int,
-    made: Any,
-) -> Solution:
-    """The solution of a run that is charged this loss; ``budgeted`` and ``made`` count item gradients."""
+    state = jax.lax.while_loop(active, advance, _step.init(key, outer, oracles(0), start))
+    each = [_counts.times(state.calls[i], size) for i, size in enumerate(numbers.gradients)]
+    made = _counts.times(functools.reduce(_counts.add, each), setting.data.labels.shape[1])
     trace = {"calls": state.calls, "weight": state.weight, "iterations": state.iterations}
-    ledger = privacy.open_ledger(NeighboringRelation.REPLACE_ONE, sampled=True)
-    ledger = privacy.charge(ledger, loss)
-    return finished(project(state.point), ledger, budgeted, made, trace)
+    return accounting.spent(project(state.point), numbers.loss, 0, made, trace)

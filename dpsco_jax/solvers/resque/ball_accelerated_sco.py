@@ -211,7 +211,8 @@ def solve(
         params: x_0, ``[dim]``; projected onto the domain.
 
     Returns:
-        As ``_sequence.join`` says.
+        The last point. The loss is, order by order, that of the worst block; ``unprivate`` holds the sum of
+        the realized gradients and the tuple of the traces of the blocks.
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one.

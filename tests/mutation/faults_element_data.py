@@ -15,5 +15,5 @@ FAULTS = (
     Fault("partition: public need not be said", "problems/partition.py", "            self.public is True,", "            self.public is not None,", _PARTITION),
     Fault("partition: rounding decides, and with it a row's neighbours", "problems/partition.py", "doubtful = ~(np.isfinite(least) & np.isfinite(gap) & (gap > rounding))", "doubtful = np.zeros(len(rows), bool)", _PARTITION),
     Fault("element distance: sets in place of multisets", "problems/element_distance.py", "sorted(tuple(leaf[user, slot, i].tobytes() for leaf in leaves) for i in there)", "sorted({tuple(leaf[user, slot, i].tobytes() for leaf in leaves) for i in there})", _PARTITION),
-    Fault("m_estimation: no projection after the noise", "solvers/element_level/m_estimation.py", "        transforms.project(domain),\n", "", _N12),
+    Fault("m_estimation: no projection after the noise", "solvers/methods.py", "[*moves, transforms.project(domain)]", "[*moves]", _N12),
 )  # fmt: skip

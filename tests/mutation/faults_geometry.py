@@ -3,6 +3,8 @@
 from tests.mutation import Fault, rows
 
 _SOLVER = "solvers/item_level/regularized_sgd.py"
+_MEANS = "solvers/means.py"
+_RUN = "solvers/first_order.py"
 _SCHEDULE = "solvers/_schedules/regularized_sgd.py"
 _RATES = "rates/dimension_free.py"
 _COEFFICIENTS = "problems/restricted_lipschitz.py"
@@ -12,17 +14,17 @@ _SEEN = ("tests/problems/test_restricted_lipschitz.py",)
 _PRINTED = ("tests/corrections/test_geometry.py",)
 
 FAULTS = (
-    Fault("pulled: all users a step, charged as a single draw's noise", _SOLVER, 'batch = users if sampling == "full" else 1\n', "batch = 1\n", (*_OWN, *rows("regularized_sgd, full"))),
-    Fault("pulled: a plan of single draws takes everybody", _SOLVER, 'return 1 if self.sampling == "single" else self.num_users', "return self.num_users", (*_OWN, *rows("regularized_sgd, single"))),
-    Fault("pulled: gradients are clipped ten times later than is paid for", _SOLVER, 'return means.Clipped(self.chunk_size, "user", self.releases, self.clip_norm, None)', 'return means.Clipped(self.chunk_size, "user", self.releases, 10 * self.clip_norm, None)', (*_OWN, *_PRINTED)),
-    Fault("pulled: half of the noise, for a draw that moves by G", _SOLVER, "noise_multiplier=multiplier,", "noise_multiplier=multiplier / 2,", (*_OWN, *rows("regularized_sgd, full"))),
-    Fault("pulled: the certificate is of Poisson samples", _SOLVER, 'sampling="fixed",\n            noise_multiplier=self', 'sampling="poisson",\n            noise_multiplier=self', (*_OWN, *rows("regularized_sgd, single"))),
-    Fault("pulled: one step less is charged", _SOLVER, "num_steps=self.num_steps,", "num_steps=max(self.num_steps - 1, 1),", rows("regularized_sgd, full")),
-    Fault("pulled: to the origin", _SOLVER, "pull = first_order.Pull(plan.regularization)", "pull = first_order.Pull(plan.regularization, jax.tree.map(lambda x: 0 * x, params))", _OWN),
-    Fault("pulled: pushed", _SOLVER, "pull = first_order.Pull(plan.regularization)", "pull = first_order.Pull(-plan.regularization)", _OWN),
-    Fault("pulled: the last point is reported", _SOLVER, "first_order.projected_sgd(plan.step_size, objective.domain)", "first_order.projected_sgd(plan.step_size, objective.domain, None)", _OWN),
+    Fault("pulled: all users a step, charged as a single draw's noise", _MEANS, 'steps = fixed_size(users, batch, num_steps)', 'steps = fixed_size(users, 1, num_steps)', (*_OWN, *rows("regularized_sgd, full"))),
+    Fault("pulled: a plan of single draws takes everybody", _SOLVER, 'batch_size=users if sampling == "full" else 1,', "batch_size=users,", (*_OWN, *rows("regularized_sgd, single"))),
+    Fault("pulled: gradients are clipped ten times later than is paid for", _MEANS, 'return Clipped(chunk_size, "user", releases, clip, None)', 'return Clipped(chunk_size, "user", releases, 10 * clip, None)', (*_OWN, *_PRINTED)),
+    Fault("pulled: half of the noise, for a draw that moves by G", _MEANS, "steps.noise_multiplier(budget.epsilon, budget.delta, accountant),", "steps.noise_multiplier(budget.epsilon, budget.delta, accountant) / 2,", (*_OWN, *rows("regularized_sgd, full"))),
+    Fault("pulled: the certificate is of Poisson samples", _MEANS, '"poisson" if sampling == "poisson" else "fixed",', '"poisson",', (*_OWN, *rows("regularized_sgd, single"))),
+    Fault("pulled: one step less is charged", _RUN, "plan.num_steps,\n        plan.gradients(", "plan.num_steps + 1,\n        plan.gradients(", rows("regularized_sgd, full")),
+    Fault("pulled: to the origin", _RUN, "Pull(plan.pull, center),", "Pull(plan.pull, jax.tree.map(lambda x: 0 * x, params)),", _OWN),
+    Fault("pulled: pushed", _RUN, "Pull(plan.pull, center),", "Pull(-plan.pull, center),", _OWN),
+    Fault("pulled: the last point is reported", _SOLVER, "methods.ProjectedSgd(numbers.step_size)", 'methods.ProjectedSgd(numbers.step_size, "last")', _OWN),
     Fault("pulled: a bound for gradients that are clipped", _SOLVER, "clip_norm >= problem.lipschitz and not", "not", _OWN),
-    Fault("pulled: a bound with the noise of half the sensitivity", _SOLVER, "stddev=2 * multiplier * clip_norm / batch,", "stddev=multiplier * clip_norm / batch,", _OWN),
+    Fault("pulled: a bound with the noise of half the sensitivity", _SOLVER, "stddev=mean.noise_stddev(dim),", "stddev=mean.noise_stddev(dim) / 2,", _OWN),
     Fault("pulled: long steps are not refused", _SCHEDULE, "step_size * regularization <= 0.5,", "step_size * regularization <= 50,", _OWN),
     Fault("pulled: the population's risk without stability", _SCHEDULE, 'if s.risk == "population":\n        # Linear', "if False:\n        # Linear", _OWN),
     Fault("tail: an index twice as large", _RATES, "known[2 ** (s - 1) * rank]", "known[np.minimum(2**s * rank, dim)]", _BOUNDS),

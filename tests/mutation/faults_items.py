@@ -5,7 +5,7 @@ from tests.mutation import Fault, rows
 _CURVE = "privacy/curves/binomial.py"
 _KINDS = "privacy/_item_kinds.py"
 _READ = "privacy/dp_accounting/_translation.py"
-_MEAN = "solvers/user_level/_sampled_items.py"
+_MEAN = "solvers/user_level/item_sampled_sgd.py"
 _CHOICE = "solvers/user_level/sampling_choice.py"
 _PRIVACY = ("tests/privacy/test_item_sampling.py",)
 _SOLVER = ("tests/solvers/test_item_sampled_sgd.py",)

@@ -57,7 +57,7 @@ FAULTS = (
     Fault("events: counts inside of a sample are not checked", "privacy/dp_accounting/_translation.py", 'count = require_integer("count", event.count, 1)', "count = event.count", _KINDS),
     Fault("releases: a failure without a loss is nothing", "privacy/_kinds.py", "if count and release != NOTHING]", "if count and getattr(release, 'epsilon', 1.0) != 0.0]", _KINDS),
     Fault("releases: zCDP without its offset", "privacy/_kinds.py", "PrivacyLoss(self.xi + self.rho * ORDERS,", "PrivacyLoss(self.rho * ORDERS,", _KINDS),
-    Fault("staged AC-SA: stages longer than accounted for", "solvers/item_level/staged_ac_sa.py", "steps, items = plan.releases.num_steps,", "steps, items = sum(plan.lengths),", (f"{_MORE}[staged_ac_sa, full]",)),
+    Fault("staged AC-SA: stages longer than accounted for", "solvers/first_order.py", "plan.num_steps,\n        plan.gradients(", "2 * plan.num_steps,\n        plan.gradients(", (f"{_MORE}[staged_ac_sa, full]",)),
     Fault("composites: parts of any relation", "solvers/combinators/composite.py", '_planning.require_replacement(getattr(part, "releases", None))', "pass", ("tests/solvers/test_means.py",)),
     Fault("tested means: the ramp as in exact arithmetic", "privacy/concentrated/_mean_sensitivity.py", "return 1.0 + _RAMP_ROUNDING * keep / (keep - 0.5)", "return 1.0 + 0.0 * keep", ("tests/privacy/test_threshold_ramp.py", "tests/privacy/test_mean_sensitivity.py")),
     Fault("tested means: coins as in exact arithmetic", "privacy/concentrated/_mean_sensitivity.py", "probability=min(steeper / ramp, 1.0),", "probability=min(1.0 / ramp, 1.0),", ("tests/privacy/test_threshold_phase.py",)),

@@ -14,43 +14,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks
 from dpsco_jax._given import require_held
-from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number
 from dpsco_jax._redact import Words
 from dpsco_jax.problems.objective import Example, Objective, OneHot
-from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _plan_base, _planning
 
-_MOST_SLOTS = 2**31 - 1
-
-
-def require_request(
-    problem: Any, budget: Any, *, least_users: int = 2, pure: bool = False
-) -> tuple[Problem, privacy.Budget]:
-    """Both as they are; ``ValueError``, by the name of the argument, unless a ``plan`` can start with them.
-
-    Args:
-        problem: must be a ``Problem`` of fewer than 2^31 item slots: in 32 bits one step counts the items of
-            its users, and finds them. Steps are counted together in 64.
-        budget: must be a ``Budget``, with a δ below one over the number of users unless it insists.
-        least_users: the fewest users for which the solver is made.
-        pure: whether δ = 0 will do.
-    """
-    _checks.require_instance("problem", problem, Problem)
-    _checks.require_instance("budget", budget, privacy.Budget)
-    _checks.require_integer("problem.num_users", problem.num_users, least_users)
-    slots = problem.num_users * problem.items_per_user
-    if slots > _MOST_SLOTS:
-        what = f"num_users times items_per_user must be at most {_MOST_SLOTS}, got {slots}"
-        raise Infeasible(f"problem.{what}")
-    if not pure:
-        _checks.require_real("budget.delta", budget.delta, 0, 1)
-    budget.require_for(problem.num_users)
-    return problem, budget
+# Parts of solvers still ask for it here.
+require_request = _planning.require_request
 
 
 def require_run(
@@ -171,8 +145,10 @@ def _require_data(data: Any) -> None:
     shapes = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(data.items)]
     grid = len(shapes) > 0 and len(set(shapes)) == 1 and len(shapes[0]) == 2
     _checks.require(grid, "data.items", shapes, "arrays [users, items, ...], all of the same two")
-    few = shapes[0][0] * shapes[0][1] <= _MOST_SLOTS
-    _checks.require(few, "data.items", shapes[0], f"of at most {_MOST_SLOTS} items of users")
+    few = shapes[0][0] * shapes[0][1] <= _planning.MOST_SLOTS
+    _checks.require(
+        few, "data.items", shapes[0], f"of at most {_planning.MOST_SLOTS} items of users"
+    )
     for leaf in jax.tree.leaves(data.items):
         kind = getattr(leaf, "dtype", None)
         numeric = kind is not None and (kind == np.bool_ or jnp.issubdtype(kind, jnp.number))

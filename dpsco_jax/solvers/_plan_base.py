@@ -14,16 +14,16 @@ Cost: none.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 import jax
 import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _argument_kinds, _checks
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _costs
+from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.work import Work
 
@@ -174,14 +174,42 @@ def _replaced(node: Any, path: Path, changes: dict[str, Any]) -> Any:
     return dataclasses.replace(node, **changes)
 
 
-def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]:
-    """The ``plan`` of which every result holds the constants of the objective that it was made for."""
+class _Decorator(Protocol):
+    def __call__(self, plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]: ...
+
+
+@overload
+def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]: ...
+
+
+@overload
+def remembers(*, least_users: int, pure: bool = False) -> _Decorator: ...
+
+
+def remembers(plan: Any = None, *, least_users: int | None = None, pure: bool = False) -> Any:
+    """The ``plan`` of which every result holds the constants of the objective that it was made for.
+
+    Arguments are of the kinds that the annotations say (``_argument_kinds``), or are refused.
+
+    Args:
+        plan: takes a ``problem`` and, if ``least_users`` is given, a ``budget``.
+        least_users: the fewest for which the solver is made, if ``_planning.require_request`` is to look at
+            problem and budget.
+        pure: whether δ = 0 will do.
+    """
+    if plan is None:
+        return functools.partial(remembers, least_users=least_users, pure=pure)
+    bound = _argument_kinds.binder(plan)
 
     @functools.wraps(plan)
-    def planned(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Plan:
-        made = plan(*given, **named)
+    def planned(*given: Any, **named: Any) -> Any:
+        call = bound(given, named)
+        if least_users is not None:
+            asked = call.arguments["problem"], call.arguments["budget"]
+            _planning.require_request(*asked, least_users=least_users, pure=pure)
+        made = plan(*call.args, **call.kwargs)
         _require_affordable(made)
-        problem = next(value for value in (*given, *named.values()) if isinstance(value, Problem))
+        problem = call.arguments["problem"]
         made_for = Made(_constants(problem.objective), _item(problem))
         return dataclasses.replace(made, made_for=made_for)
 

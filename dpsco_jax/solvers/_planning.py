@@ -8,13 +8,14 @@ Cost: none.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import one_of
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import array_namespace, float32_above
@@ -37,7 +38,9 @@ from dpsco_jax.problems.users import UserData, num_users
 __all__ = [
     "ACCOUNTANTS",
     "KEPT_SECRET",
+    "MOST_SLOTS",
     "REPLACE_ONE",
+    "Accountant",
     "accounted",
     "after_steps",
     "bounded_loss",
@@ -49,13 +52,15 @@ __all__ = [
     "require_accounted_length",
     "require_everybody",
     "require_replacement",
+    "require_request",
     "require_units",
     "require_users",
     "sampler",
     "says_enough_users",
 ]
 
-_MOST_USERS = 2**34
+MOST_SLOTS = 2**31 - 1
+Accountant = Annotated[str, one_of(*ACCOUNTANTS)]
 _LONGEST = 2.0**126  # twice as much is still a float32
 _Plan = TypeVar("_Plan", bound=Callable[..., Any])
 
@@ -131,6 +136,31 @@ def require_everybody(releases: Any) -> None:
     _checks.require(batch == users, "plan.releases.batch_size", batch, f"all of the {users} users")
 
 
+def require_request(
+    problem: Any, budget: Any, *, least_users: int = 2, pure: bool = False
+) -> tuple[Problem, Budget]:
+    """Both as they are; ``ValueError``, by the name of the argument, unless a ``plan`` can start with them.
+
+    Args:
+        problem: must be a ``Problem`` of fewer than 2^31 item slots: in 32 bits one step counts the items of
+            its users, and finds them. Steps are counted together in 64.
+        budget: must be a ``Budget``, with a δ below one over the number of users unless it insists.
+        least_users: the fewest users for which the solver is made.
+        pure: whether δ = 0 will do.
+    """
+    _checks.require_instance("problem", problem, Problem)
+    _checks.require_instance("budget", budget, Budget)
+    _checks.require_integer("problem.num_users", problem.num_users, least_users)
+    slots = problem.num_users * problem.items_per_user
+    if slots > MOST_SLOTS:
+        what = f"num_users times items_per_user must be at most {MOST_SLOTS}, got {slots}"
+        raise Infeasible(f"problem.{what}")
+    if not pure:
+        _checks.require_real("budget.delta", budget.delta, 0, 1)
+    budget.require_for(problem.num_users)
+    return problem, budget
+
+
 def says_enough_users(plan: _Plan) -> _Plan:
     """A ``plan`` whose refusals name a number of users that would do for all arguments as they are.
 
@@ -148,9 +178,11 @@ def says_enough_users(plan: _Plan) -> _Plan:
             first, users = refusal, refusal.needed["num_users"]
         tried = problem.num_users
         insisting = dataclasses.replace(budget, allow_large_delta=True)
-        while tried < _MOST_USERS:
+        while True:
             # What a part asks for may be less than what all of them have.
             tried = int(users) if users > tried else 2 * tried
+            if tried * problem.items_per_user > MOST_SLOTS:
+                raise Infeasible(str(first))
             try:
                 plan(dataclasses.replace(problem, num_users=tried), insisting, **named)
             except Infeasible as refusal:
@@ -158,7 +190,6 @@ def says_enough_users(plan: _Plan) -> _Plan:
             else:
                 what = f"{first}; num_users = {tried} would do"
                 raise Infeasible(what, first.needed | {"num_users": tried})
-        raise Infeasible(str(first))
 
     return planned  # type: ignore[return-value]
 

@@ -38,6 +38,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax._argument_kinds import Nonnegative, NonnegativeOrInfinite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import sampling
 from dpsco_jax.problems.objective import Objective
@@ -174,16 +175,16 @@ class FirstOrder(_plan_base.ByName):
         return plans.describe(self.title, self, self.remarks)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     mean: Mean,
     method: Method,
     *,
-    pull: float | None = None,
+    pull: Nonnegative | None = None,
     title: str = "first-order method on a private mean",
-    excess_bound: float = math.inf,
+    excess_bound: NonnegativeOrInfinite = math.inf,
     remarks: Sequence[tuple[str, str]] = (),
 ) -> FirstOrder:
     """A plan of a mean and a method of your choice. All arguments are public.
@@ -202,13 +203,9 @@ def plan(
         ValueError: an argument is out of its range, or the mean is for another number of users, or costs more
             than the budget.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
     _checks.require_instance("mean", mean, Mean)
     _checks.require_instance("method", method, Method)
-    if pull is not None:
-        pull = _checks.require_real("pull", pull, 0, closed=True)
     _checks.require_instance("title", title, str)
-    _checks.require_within("excess_bound", excess_bound, 0.0, math.inf)
     _checks.require_instances("remarks", remarks, tuple)
     pairs = all(len(line) == 2 for line in remarks)
     _checks.require(pairs, "remarks", remarks, "pairs of a name and a text")

@@ -22,7 +22,7 @@ once: a second copy, which the loop holds.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._argument_kinds import Count, Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range
@@ -48,7 +49,7 @@ from dpsco_jax.oracles import (
     user_gradients,
 )
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
-from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianReleases, fixed_size, poisson
+from dpsco_jax.privacy.releases import GaussianReleases, fixed_size, poisson
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -71,6 +72,8 @@ __all__ = [
 
 
 SAMPLING = ("poisson", "fixed", "full")
+Sampling = Annotated[str, one_of(*SAMPLING)]
+Selection = Annotated[str, one_of("weighted", "bernoulli")]
 
 
 class Opened(NamedTuple):
@@ -451,16 +454,17 @@ class Winsorized:
         )
 
 
+@checked
 def clipped(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
+    num_steps: Count,
     batch_size: int | None = None,
-    sampling: str = "poisson",
-    clip_norm: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    sampling: Sampling = "poisson",
+    clip_norm: Positive | None = None,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
     relation: NeighboringRelation | None = None,
 ) -> Clipped:
     """The mean of clipped gradients whose noise keeps a budget. All arguments are public.
@@ -481,10 +485,6 @@ def clipped(
         ValueError: an argument is out of range.
     """
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    num_steps = _checks.require_count("num_steps", num_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("sampling", sampling, SAMPLING)
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody, users = sampling == "full", problem.num_users
     batch_size = users if everybody and batch_size is None else batch_size
     batch = _checks.require_integer("batch_size", batch_size, users if everybody else 1, users)

@@ -30,13 +30,14 @@ Example:
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpsco_jax import _checks, transforms
+from dpsco_jax._argument_kinds import one_of
 from dpsco_jax._pytrees import Number, padded, pytree, static
 from dpsco_jax.geometry.domains import Domain
 
@@ -56,6 +57,7 @@ __all__ = [
 _DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}
 """How fast the weight of iterate t grows: as t to this power; ``None`` for no average."""
 AVERAGING = tuple(_DECAY)
+Averaging = Annotated[str, one_of(*AVERAGING)]
 
 
 class Chain(NamedTuple):

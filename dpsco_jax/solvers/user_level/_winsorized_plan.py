@@ -15,13 +15,14 @@ Cost: some ten milliseconds for each number of steps.
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import one_of
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import FORMS, calibrate_winsorized
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.privacy import accountants
 from dpsco_jax.problems import concentration
@@ -29,6 +30,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 
 _Found = TypeVar("_Found")
+Form = Annotated[str, one_of("auto", *FORMS)]
 
 
 def gradient_releases(

@@ -35,11 +35,12 @@ Example:
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, real
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import (
-    _arguments,
     _plan_base,
     _planning,
     means,
@@ -55,24 +56,24 @@ from dpsco_jax.solvers.user_level import accelerated_sgd
 __all__ = ["plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    constants: str = "tight",
+    constants: Constants = "tight",
     mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
-    smoothing_radius: float | None = None,
-    num_phases: int | None = None,
-    regularization: float | None = None,
-    ratio: float = 1.0,
+    smoothing_radius: Positive | None = None,
+    num_phases: Count | None = None,
+    regularization: Positive | None = None,
+    ratio: Positive = 1.0,
     decay: float | None = None,
     batch_size: int | Sequence[int] | None = None,
-    radius: float | None = None,
-    failure: float = 1e-3,
-    outlier_share: float = 0.0,
-    chunk_size: int = 64,
+    radius: Positive | None = None,
+    failure: Inside = 1e-3,
+    outlier_share: Annotated[float, real(0, 0.2, closed=True)] = 0.0,
+    chunk_size: Count = 64,
 ) -> Phased:
     """Checks all arguments, chooses the phases and calibrates their noise. All of them are public.
 
@@ -108,27 +109,15 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     for size in batch_size if isinstance(batch_size, Sequence) else (batch_size,):
         _checks.require_given(_checks.require_count, batch_size=size)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
     noise.require_mean(mean)
     distance = problem.require_distance()
-    if smoothing_radius is not None:
-        smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0)
-    failure = _checks.require_real("failure", failure, 0, 1)
-    ratio = _checks.require_real("ratio", ratio, 0)
     if decay is not None:
         decay = _checks.require_real("decay", decay, 2 * ratio)
-    if num_phases is not None:
-        num_phases = _checks.require_integer("num_phases", num_phases, 1)
-    if regularization is not None:
-        regularization = _checks.require_real("regularization", regularization, 0)
     num_users, items, dim = problem.num_users, problem.items_per_user, problem.dim
     if constants == "paper" and radius is None:
         radius = paper.gradient_radius(problem.lipschitz, num_users, dim, items)
-    outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
     request = noise.Request(radius, mean, failure, outlier_share, constants)
     least = paper.smoothing_radius(num_users, items, dim, budget.epsilon, distance)
     radii = (

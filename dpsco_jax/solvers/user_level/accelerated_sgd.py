@@ -32,10 +32,13 @@ Example:
     ((3,), 0, True)
 """
 
+from typing import Annotated
+
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Count, Inside, Nonnegative, Positive, real
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers.first_order import FirstOrder, solve
@@ -45,22 +48,22 @@ from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 __all__ = ["of_size", "plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    regularization: float | None = None,
-    stage_length: int | None = None,
-    num_stages: int | None = None,
+    regularization: Positive | None = None,
+    stage_length: Count | None = None,
+    num_stages: Count | None = None,
     batch_size: int | None = None,
-    radius: float | None = None,
+    radius: Positive | None = None,
     mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
-    smoothing_radius: float = 0.0,
-    failure: float = 1e-3,
-    outlier_share: float = 0.0,
-    chunk_size: int = 64,
+    smoothing_radius: Nonnegative = 0.0,
+    failure: Inside = 1e-3,
+    outlier_share: Annotated[float, real(0, 0.2, closed=True)] = 0.0,
+    chunk_size: Count = 64,
 ) -> FirstOrder:
     """Checks all arguments, sets what is left out and calibrates the noise. All of them are public.
 
@@ -88,16 +91,9 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     num_users = problem.num_users
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
     noise.require_mean(mean)
-    smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0, closed=True)
-    failure = _checks.require_real("failure", failure, 0, 1)
     setting = bounds.of_problem(problem, budget, smoothing_radius)
-    if regularization is not None:
-        regularization = _checks.require_real("regularization", regularization, 0)
-    outlier_share = _checks.require_real("outlier_share", outlier_share, 0, 0.2, closed=True)
     request = noise.Request(radius, mean, failure, outlier_share)
     size = schedule.chosen(
         setting,
@@ -114,10 +110,7 @@ def plan(
             f"{stage_length!r} and {num_stages!r}"
         )
     if stage_length is not None and num_stages is not None:
-        size = size._replace(
-            stage_length=_checks.require_integer("stage_length", stage_length, 1),
-            num_stages=_checks.require_integer("num_stages", num_stages, 1),
-        )
+        size = size._replace(stage_length=stage_length, num_stages=num_stages)
     batch = num_users if batch_size is None else batch_size
     batch = _checks.require_integer("batch_size", batch, 1, num_users)
     return of_size(setting, size._replace(batch_size=batch), request, chunk_size)

@@ -32,28 +32,29 @@ import dataclasses
 import math
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Count, Inside, Nonnegative, Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means
+from dpsco_jax.solvers import _plan_base, _planning, _sequence, means
 from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.user_level import accelerated_phased_erm
 
 __all__ = ["plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_blocks: int | None = None,
+    num_blocks: Count | None = None,
     mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
-    smoothing_radius: float | None = None,
-    batch_size: int | None = None,
-    radius: float | None = None,
-    failure: float = 1e-3,
-    chunk_size: int = 64,
+    smoothing_radius: Nonnegative | None = None,
+    batch_size: Count | None = None,
+    radius: Positive | None = None,
+    failure: Inside = 1e-3,
+    chunk_size: Count = 64,
 ) -> Phased:
     """Checks all arguments and plans all blocks. All of them are public.
 
@@ -80,14 +81,12 @@ def plan(
         ValueError: an argument is out of range, or the objective is not strongly convex.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
-    _checks.require_given(_checks.require_count, batch_size=batch_size)
     objective, num_users = problem.objective, problem.num_users
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
     farthest = min(problem.diameter, 2.0 * problem.slope / convexity)
     first = min(problem.farthest, farthest)
     if num_blocks is not None:
-        counts = [_checks.require_integer("num_blocks", num_blocks, 1)]
+        counts = [num_blocks]
     else:
         most = math.ceil(math.log2(max(math.log2(num_users * problem.items_per_user), 2.0)))
         counts = list(range(most, 0, -1))

@@ -40,22 +40,22 @@ Example:
     ((3,), 0, True)
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._argument_kinds import Count, Kind, Positive
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import sampling, user_gradients
 from dpsco_jax.privacy.item_sampling import PoissonItems
-from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianSteps
+from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
-    _arguments,
     _averaged_steps,
     _costs,
     _plan_base,
@@ -70,6 +70,7 @@ __all__ = ["ItemReleases", "SampledItems", "plan", "solve"]
 
 _SECRET = "the key and the items sampled in each step stay secret"
 RELATIONS = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
+_Relation = Annotated[NeighboringRelation, Kind(_checks.require_relation, (RELATIONS,))]
 
 
 @pytree
@@ -201,19 +202,19 @@ class SampledItems:
         return Opened(oracle, rows, release)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
+    num_steps: Count,
     batch_size: int,
-    clip_norm: float | None = None,
-    step_size: float | None = None,
-    averaging: str = "uniform",
-    accountant: str = "pld",
-    chunk_size: int = 64,
-    relation: NeighboringRelation = NeighboringRelation.ADD_OR_REMOVE_ONE,
+    clip_norm: Positive | None = None,
+    step_size: Positive | None = None,
+    averaging: methods.Averaging = "uniform",
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
+    relation: _Relation = NeighboringRelation.ADD_OR_REMOVE_ONE,
 ) -> FirstOrder:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -233,12 +234,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    num_steps = _checks.require_count("num_steps", num_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("averaging", averaging, methods.AVERAGING)
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
-    _checks.require_relation("relation", relation, RELATIONS)
     slots = problem.num_users * problem.items_per_user
     batch_size = _checks.require_integer("batch_size", batch_size, 1, slots)
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm

@@ -34,13 +34,14 @@ import dataclasses
 import math
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import (
-    _arguments,
     _plan_base,
     _planning,
     _sequence,
+    means,
 )
 from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.phased import Phased, solve
@@ -50,23 +51,23 @@ from dpsco_jax.solvers.user_level import multipass_sgd
 __all__ = ["plan", "printed_num_blocks", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     num_blocks: int | None = None,
-    num_steps: int | None = None,
-    radius: float | None = None,
-    step_size: float | None = None,
-    constants: str = "tight",
-    smoothing: str | None = None,
-    smoothing_radius: float | None = None,
-    test_share: float | str = "auto",
-    selection: str = "weighted",
-    failure: float | None = None,
-    chunk_size: int = 64,
+    num_steps: Count | None = None,
+    radius: Positive | None = None,
+    step_size: Positive | None = None,
+    constants: Constants = "tight",
+    smoothing: multipass_sgd.Smoothing | None = None,
+    smoothing_radius: Positive | None = None,
+    test_share: InsideOrAuto = "auto",
+    selection: means.Selection = "weighted",
+    failure: Inside | None = None,
+    chunk_size: Count = 64,
 ) -> Phased:
     """Checks all arguments, cuts the users and plans the blocks. All arguments are public.
 
@@ -96,7 +97,6 @@ def plan(
         ValueError: an argument is out of range.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
     convexity = _checks.require_real("strong_convexity", objective.strong_convexity, 0)
     if objective.ridge and objective.smoothness is None:

@@ -32,32 +32,34 @@ Example:
 
 import dataclasses
 import math
+from typing import Annotated
 
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
+from dpsco_jax._argument_kinds import BelowOne, Count, Positive, one_of
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.user_level import sgd
 
 __all__ = ["plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
-    momentum: float = 0.9,
-    step_decay: str = "linear",
+    num_steps: Count,
+    momentum: BelowOne = 0.9,
+    step_decay: Annotated[str, one_of("linear", "none")] = "linear",
     batch_size: int | None = None,
-    sampling: str = "poisson",
-    clip_norm: float | None = None,
-    step_size: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    sampling: means.Sampling = "poisson",
+    clip_norm: Positive | None = None,
+    step_size: Positive | None = None,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
     relation: NeighboringRelation | None = None,
 ) -> FirstOrder:
     """Checks all arguments and calibrates the noise. All of them are public.
@@ -81,8 +83,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    _checks.require_within("momentum", momentum, 0.0, 1.0, open_high=True)
-    linear = _checks.require_choice("step_decay", step_decay, ("linear", "none")) == "linear"
     base = sgd.plan(
         problem,
         budget,
@@ -97,12 +97,12 @@ def plan(
     )
     # R·√(V/T), proven of the points before sgd's steps, holds for the last one with T + 1 in place of T.
     steps = base.num_steps
-    shrink = math.sqrt(steps / (steps + 1)) if linear else 1.0
+    shrink = math.sqrt(steps / (steps + 1)) if step_decay == "linear" else 1.0
     last = base.excess_bound / _planning.after_steps(steps) * shrink
     length = base.method.step_size * (shrink if step_size is None else 1.0)
     return dataclasses.replace(
         base,
         title="user-level DP-SGD with momentum",
-        method=methods.Momentum(length, float(momentum), step_decay),
-        excess_bound=last if linear and momentum == 0 else math.inf,
+        method=methods.Momentum(length, momentum, step_decay),
+        excess_bound=last if step_decay == "linear" and momentum == 0 else math.inf,
     )

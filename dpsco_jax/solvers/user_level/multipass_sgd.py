@@ -36,18 +36,19 @@ Example:
 
 import functools
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
+from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive, one_of
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
@@ -55,25 +56,26 @@ from dpsco_jax.solvers.plans import Remarks
 __all__ = ["plan", "solve"]
 
 SMOOTHING = ("none", "per_item", "per_round")
+Smoothing = Annotated[str, one_of(*SMOOTHING)]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int | None = None,
-    radius: float | None = None,
-    step_size: float | None = None,
-    constants: str = "tight",
-    smoothing: str | None = None,
-    smoothing_radius: float | None = None,
-    test_share: float | str = "auto",
-    selection: str = "weighted",
-    failure: float | None = None,
-    on_halt: str = "start",
-    chunk_size: int = 64,
+    num_steps: Count | None = None,
+    radius: Positive | None = None,
+    step_size: Positive | None = None,
+    constants: Constants = "tight",
+    smoothing: Smoothing | None = None,
+    smoothing_radius: Positive | None = None,
+    test_share: InsideOrAuto = "auto",
+    selection: means.Selection = "weighted",
+    failure: Inside | None = None,
+    on_halt: Annotated[str, one_of("start", "average")] = "start",
+    chunk_size: Count = 64,
 ) -> FirstOrder:
     """Checks all arguments, sets the schedule and calibrates test and noise. All of them are public.
 
@@ -102,25 +104,13 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
     items_per_user, lipschitz = problem.items_per_user, problem.lipschitz
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_choice("on_halt", on_halt, ("start", "average"))
-    if num_steps is not None:
-        num_steps = _checks.require_count("num_steps", num_steps)
     failure = min(0.05, 1 / (num_users * items_per_user)) if failure is None else failure
-    failure = _checks.require_real("failure", failure, 0, 1)
-    given = {"radius": radius, "step_size": step_size, "smoothing_radius": smoothing_radius}
-    _checks.require_given(_checks.require_positive, **given)
-    _checks.require_choice("selection", selection, ("weighted", "bernoulli"))
-    _checks.require_inside_or_auto("test_share", test_share)
     distance = problem.require_distance()
     paper, smooth = constants == "paper", objective.smoothness is not None
     if smoothing is None:
         smoothing = "per_item" if paper and not smooth else "none"
-    _checks.require_choice("smoothing", smoothing, SMOOTHING)
     setting = schedule.Setting(
         num_users=num_users,
         items_per_user=items_per_user,
@@ -202,8 +192,6 @@ def plan(
     elif smoothing_radius is None:
         balanced = schedule.balanced_radius(setting, num_steps)
         smoothing_radius = balanced if printed is None else printed.smoothing_radius
-    else:
-        smoothing_radius = _checks.require_real("smoothing_radius", smoothing_radius, 0)
     step = schedule.steps(
         setting,
         num_steps,

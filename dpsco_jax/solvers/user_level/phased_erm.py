@@ -32,12 +32,13 @@ Example:
 import dataclasses
 import functools
 import math
+from typing import Annotated
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, one_of
 from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import (
-    _arguments,
     _plan_base,
     _planning,
     means,
@@ -56,20 +57,20 @@ __all__ = ["plan", "solve"]
 _MOST_UNLIKE = 3.0
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    radius: float | None = None,
-    gradient_stddev: float | None = None,
-    failure: float = 1e-5,
-    split: str = "equal",
-    form: str = "auto",
-    constants: str = "tight",
-    most_steps: int = 500,
-    chunk_size: int = 64,
+    radius: Positive | None = None,
+    gradient_stddev: Positive | None = None,
+    failure: Inside = 1e-5,
+    split: Annotated[str, one_of("equal", "geometric")] = "equal",
+    form: _winsorized_plan.Form = "auto",
+    constants: Constants = "tight",
+    most_steps: Count = 500,
+    chunk_size: Count = 64,
 ) -> Phased:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -93,16 +94,7 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
-    _checks.require_given(_checks.require_positive, gradient_stddev=gradient_stddev)
-    most_steps = _checks.require_count("most_steps", most_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    failure = _checks.require_real("failure", failure, 0, 1)
-    _checks.require_choice("split", split, ("equal", "geometric"))
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    if radius is not None:
-        radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
     distance, slope = problem.require_distance(), problem.slope
     setting = schedule.Setting(

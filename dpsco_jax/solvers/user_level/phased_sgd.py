@@ -36,13 +36,14 @@ Example:
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from dpsco_jax import _checks, _counts, _record_keys, _sharding, privacy, transforms
+from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive, real
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.privacy.concentrated import threshold_phase
@@ -51,7 +52,7 @@ from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means
 from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.solution import Solution, Status, finished
 from dpsco_jax.solvers.user_level import _phased_search as search
@@ -60,24 +61,25 @@ from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
 __all__ = ["Plan", "group_averages", "plan", "solve"]
 
 _MOST_PHASES = 8
+_Ratio = Annotated[float, real(0, 1 + 1e-12)]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     num_groups: int | None = None,
-    num_phases: int | None = None,
-    step_size: float | None = None,
-    step_ratio: float = 0.25,
-    size_ratio: float = 0.5,
+    num_phases: Count | None = None,
+    step_size: Positive | None = None,
+    step_ratio: _Ratio = 0.25,
+    size_ratio: _Ratio = 0.5,
     radius: float | Sequence[float] | None = None,
-    constants: str = "tight",
-    test_share: float | str = "auto",
-    selection: str = "weighted",
-    failure: float | None = None,
+    constants: Constants = "tight",
+    test_share: InsideOrAuto = "auto",
+    selection: means.Selection = "weighted",
+    failure: Inside | None = None,
 ) -> Plan:
     """Checks all arguments, chooses sizes and steps and calibrates test and noise. All of them are public.
 
@@ -104,24 +106,15 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: there are too few users; ``needed`` says how many would do.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
     for value in radius if isinstance(radius, tuple | list) else (radius,):
         _checks.require_given(_checks.require_positive, radius=value)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    for name, ratio in {"step_ratio": step_ratio, "size_ratio": size_ratio}.items():
-        _checks.require_real(name, ratio, 0, 1 + 1e-12)
-    if step_size is not None:
-        step_size = _checks.require_real("step_size", step_size, 0)
     if num_groups is not None:
         _checks.require_integer("num_groups", num_groups, 1, num_users)
     if num_phases is None and isinstance(radius, tuple | list):
-        num_phases = len(radius)
-    if num_phases is not None:
-        _checks.require_integer("num_phases", num_phases, 1)
+        num_phases = _checks.require_count("num_phases", len(radius))
     if failure is None:
         failure = min(0.05, 1 / (num_users * problem.items_per_user))
-    failure = _checks.require_real("failure", failure, 0, 1)
     setting = schedule.Setting(
         num_users=num_users,
         items_per_user=problem.items_per_user,

@@ -36,27 +36,28 @@ Example:
 
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
+from dpsco_jax._argument_kinds import Count, Positive
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _averaged_steps, _plan_base, means, methods
+from dpsco_jax.solvers import _averaged_steps, _plan_base, _planning, means, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 
 __all__ = ["plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
+    num_steps: Count,
     batch_size: int | None = None,
-    sampling: str = "poisson",
-    clip_norm: float | None = None,
-    step_size: float | None = None,
-    averaging: str = "uniform",
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    sampling: means.Sampling = "poisson",
+    clip_norm: Positive | None = None,
+    step_size: Positive | None = None,
+    averaging: methods.Averaging = "uniform",
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
     relation: NeighboringRelation | None = None,
 ) -> FirstOrder:
     """Checks all arguments and calibrates the noise. All of them are public.
@@ -79,8 +80,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    _checks.require_choice("averaging", averaging, methods.AVERAGING)
     mean = means.clipped(
         problem,
         budget,

@@ -29,11 +29,12 @@ Example:
 """
 
 import math
+from typing import Annotated
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax.mechanisms.winsorized import winsorized_calibration
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, one_of
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
@@ -45,19 +46,19 @@ _MOST_STEPS = 2000
 _NEAR = 1.05
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 @_planning.says_enough_users
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    method: str | None = None,
-    num_steps: int | None = None,
-    radius: float | None = None,
-    failure: float = 1e-5,
-    form: str = "auto",
-    constants: str = "tight",
-    chunk_size: int = 64,
+    method: Annotated[str, one_of(*gradient_descent.METHODS)] | None = None,
+    num_steps: Count | None = None,
+    radius: Positive | None = None,
+    failure: Inside = 1e-5,
+    form: _winsorized_plan.Form = "auto",
+    constants: Constants = "tight",
+    chunk_size: Count = 64,
 ) -> FirstOrder:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -81,20 +82,10 @@ def plan(
         ValueError: an argument is out of range, the loss is not smooth, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
     objective = problem.objective
-    _checks.require_choice("form", form, ("auto", *winsorized_calibration.FORMS))
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    failure = _checks.require_real("failure", failure, 0, 1)
-    if num_steps is not None:
-        num_steps = _checks.require_count("num_steps", num_steps)
-    if radius is not None:
-        radius = _checks.require_real("radius", radius, 0)
     smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
     strong = objective.strong_convexity
     method = ("strongly_convex" if strong > 0 else "convex") if method is None else method
-    _checks.require_choice("method", method, gradient_descent.METHODS)
     if method == "strongly_convex":
         strong = _checks.require_real("strong_convexity", strong, 0, smoothness * (1 + 1e-9))
     distance, slope = problem.require_distance(), problem.slope

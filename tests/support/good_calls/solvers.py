@@ -421,6 +421,7 @@ EXEMPT: dict[tuple[str, str], str] = {
         "first_order.run",
         "loop.run",
         "combinators.restarts.paper_stages",
+        "plans.aligned",
         "plans.describe",
         "solution.finished",
         "user_level.accelerated_sgd.of_size",

@@ -23,7 +23,7 @@ FAULTS = (
     Fault("pulled: to the origin", _RUN, "Pull(plan.pull, center),", "Pull(plan.pull, jax.tree.map(lambda x: 0 * x, params)),", _OWN),
     Fault("pulled: pushed", _RUN, "Pull(plan.pull, center),", "Pull(-plan.pull, center),", _OWN),
     Fault("pulled: the last point is reported", _SOLVER, "methods.ProjectedSgd(numbers.step_size)", 'methods.ProjectedSgd(numbers.step_size, "last")', _OWN),
-    Fault("pulled: a bound for gradients that are clipped", _SOLVER, "clip_norm >= problem.lipschitz and not", "not", _OWN),
+    Fault("pulled: a bound for gradients that are clipped", _SOLVER, "mean.clip_norm >= problem.lipschitz and not", "not", _OWN),
     Fault("pulled: a bound with the noise of half the sensitivity", _SOLVER, "stddev=mean.noise_stddev(dim),", "stddev=mean.noise_stddev(dim) / 2,", _OWN),
     Fault("pulled: long steps are not refused", _SCHEDULE, "step_size * regularization <= 0.5,", "step_size * regularization <= 50,", _OWN),
     Fault("pulled: the population's risk without stability", _SCHEDULE, 'if s.risk == "population":\n        # Linear', "if False:\n        # Linear", _OWN),

@@ -191,11 +191,9 @@ def run(
     drawn = jnp.asarray(numbers.drawn)
 
     def subproblem(kind: int) -> BallOracle:
-        beta, sizes = numbers.beta * numbers.factors[kind], numbers.kinds[kind]
-
         def answer(key: Any, center: Any, lam: Any) -> BallAnswer:
-            weight = lam + extra
-            toward = (lam * center + moment) / weight
+            beta, sizes = numbers.beta * numbers.factors[kind], numbers.kinds[kind]
+            toward, weight = (lam * center + moment) / (lam + extra), lam + extra
             point = _calls.strongly_convex(key, setting, sizes, center, beta, weight, anchor=toward)
             calls = jnp.zeros(count, jnp.int32).at[kind].add(1)
             return BallAnswer(point, jnp.asarray(lam, point.dtype), calls)

@@ -1,10 +1,8 @@
 """What every ``plan`` and every ``solve`` ask of their arguments before anything is computed.
 
-Formal guarantee: none. What is looked at of the arguments of a ``solve`` is static (classes, structures,
-shapes, dtypes), so that it works on tracers, depends on no value, and costs nothing in a compiled program. Of
-arrays that are NumPy's still two things more are: bytes of a mask, and integers that JAX does not hold.
-
-Cost: none but on the host.
+What is looked at of the arguments of a ``solve`` is static (classes, structures, shapes, dtypes), so that it
+works on tracers, depends on no value, and costs nothing in a compiled program. Of arrays that are NumPy's two
+things more are looked at: bytes of a mask, and integers that JAX does not hold.
 """
 
 import dataclasses

@@ -1,16 +1,11 @@
-"""Averages of noisy projected gradient steps: weights of the iterates, the length of a step, what is proven.
+"""Step size and bound of averaged projected gradient steps, for all solvers that make them.
 
-What it computes: the step size R/√(T·V) of projected subgradient descent, and the bound on the expected
-excess risk of the average of the points after the steps, (1 + 1/(2T))·R·√(V/T), where V bounds the mean
-square of a noisy gradient.
-
-Source: Bassily, Smith and Thakurta 2014; the factor is that of docs/theory/average.md.
-
-Formal guarantee: none of privacy. V = slope² + (1 - rate)·C²/B + dim·σ²: the squared norm of the mean of
-clipped gradients and the regularizer's, the variance of a random number of them under Poisson sampling,
-whose divisor B is not random, and that of noise of standard deviation σ on each coordinate of the mean.
-
-Cost: none.
+The step size is R/√(T·V), that of projected subgradient descent, and the expected excess risk of the average
+of the points after the steps is at most (1 + 1/(2T))·R·√(V/T) (Bassily, Smith and Thakurta 2014; the factor
+is that of docs/theory/average.md). V = slope² + (1 - rate)·C²/B + dim·σ² bounds the mean square of a noisy
+gradient: the squared norm of the mean of clipped gradients and the regularizer's, the variance of a random
+number of them under Poisson sampling, whose divisor B is not random, and that of noise of standard deviation
+σ on each coordinate of the mean.
 """
 
 import math

@@ -1,12 +1,8 @@
 """The state of a run in one file, which is whole or not there, and which other runs refuse.
 
-What it computes: ``save`` and ``loaded``, for a tree of arrays and typed keys.
-
-Formal guarantee: none of privacy: the file holds the key of the noise, and with it everything that noise
-hides. It is written for its owner alone. What it says of the run, its ledger included, is sealed: whoever
-edits the file without the key and the data of the run is found out (HMAC-SHA256).
-
-Cost: one write and one sync of the state.
+The file holds the key of the noise, and with it everything that noise hides: it is written for its owner
+alone. What it says of the run, its ledger included, is sealed: whoever edits the file without the key and the
+data of the run is found out (HMAC-SHA256).
 """
 
 import hashlib

@@ -1,12 +1,8 @@
 """What the parts of a run cost: every formula once, for the plans that are made of these parts.
 
-What it computes: ``Work`` of gradients, clipped sums, rows, pairwise scores, winsorized means, noise and
-decompositions, from sizes. Leading terms are exact, such as 2n²d of pairwise distances; the smaller ones are
-small whole numbers read from the programs, which ``tests/solvers/test_work.py`` holds against what they do.
-
-Formal guarantee: none needed; nothing here reads data.
-
-Cost: none.
+``Work`` of gradients, clipped sums, rows, pairwise scores, winsorized means, noise and decompositions, from
+public sizes alone. Leading terms are exact, such as 2n²d of pairwise distances; the smaller ones are small
+whole numbers read from the programs, which ``tests/solvers/test_work.py`` holds against what they do.
 """
 
 import math

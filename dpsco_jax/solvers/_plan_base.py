@@ -1,14 +1,10 @@
-"""What a plan was made for: an objective, whose constants ``solve`` compares with its own, and sizes.
+"""What all plans inherit: what they were made for, their work, and their numbers by name.
 
-What it computes: ``remembers`` decorates a ``plan``; what it returns holds the constants of its problem's
-objective. Bounds, step sizes and, where nothing is clipped, sensitivities follow from them, so that a run of
-another objective would not be the one that was planned. And it holds the sizes of an item, from which every
-plan states its work (``work``).
-
-Formal guarantee: none; losses and certificates of plans rest on numbers that the run itself uses. Two
-objectives with the same constants are not told apart.
-
-Cost: none.
+``remembers`` decorates a ``plan``; what it returns holds the constants of its problem's objective, from which
+bounds, step sizes and, where nothing is clipped, sensitivities follow: ``solve`` compares them with its own.
+It also holds the sizes of an item, from which every plan states its work (``work``). Losses and certificates
+rest on neither, but on numbers that the run itself uses; two objectives with the same constants are not told
+apart.
 """
 
 import dataclasses

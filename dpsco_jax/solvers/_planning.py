@@ -1,9 +1,4 @@
-"""What plans share: the sizes of Gaussian runs, and who takes part in a step.
-
-Formal guarantee: none of its own; ``sampler`` draws users by the law that the accounting assumes.
-
-Cost: none.
-"""
+"""What plans share: the sizes of Gaussian runs, the law by which users are drawn, what a run must keep to."""
 
 import dataclasses
 import functools

@@ -1,14 +1,10 @@
 """META over users who are on disk: the loop of ``loop.run`` on the host, one compiled step after the other.
 
-What it computes: what ``loop.run`` computes, from the same keys: the oracle's sum over users comes in blocks
-(``oracles.streamed``), and one program finishes it, makes it private and moves the point.
-
-Formal guarantee: that of ``loop.run``: the chain is the same and is updated once for every sum. A file that
-changes, or a read that fails, ends the run before the noise of that step is drawn. A run that goes on from a
-checkpoint makes the steps that were not kept with the same keys, and so the same sample and noise: a step
-which is made twice releases nothing new. It is refused where files, plan, key or start are others.
-
-Cost: one dispatch for each block and two for each step.
+From the same keys the oracle's sum over users comes in blocks (``oracles.streamed``), and one program
+finishes it, makes it private and moves the point. A file that changes, or a read that fails, ends the run
+before the noise of that step is drawn. A run that goes on from a checkpoint makes the steps that were not
+kept with the same keys, and so the same sample and noise: a step which is made twice releases nothing new. It
+is refused where files, plan, key or start are others. A step costs one dispatch for each block and two more.
 """
 
 import contextvars

@@ -88,7 +88,7 @@ def shrinkage(step_size: Any, smoothness: float, convexity: Any) -> Any:
     Args:
         step_size: η; may be traced, or an array.
         smoothness: M of the loss.
-        convexity: m, of ridge and regularization; likewise.
+        convexity: m, of ridge and regularization together.
 
     Returns:
         The least of ηm and 2 - η(M + m), which is below 0 if two points may be brought farther apart.
@@ -140,7 +140,7 @@ def best(
     Args:
         p: the setting.
         most_steps: the largest T.
-        num_steps: T, where it is given; others likewise.
+        num_steps: T, where it is given; so are the others.
         step_size: η, at most ``longest_step``; of the schedule's own at most 1/(M + m), up to where the
             bound for convex losses holds. Longer ones save steps and no noise.
         regularization: u.

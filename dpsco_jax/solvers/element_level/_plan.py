@@ -1,9 +1,7 @@
 """The plan of first-order runs over units: sizes, noise, what it costs for an element and for a user whole.
 
-Formal guarantee: loss, certificates, sensitivity and divisor are functions of the fields that run, so that an
-edited plan says what the edited run costs.
-
-Cost: none; a certificate, and a few of them where the plan is printed.
+Loss, certificates, sensitivity and divisor are functions of the fields that run, so that an edited plan says
+what the edited run costs.
 """
 
 import math

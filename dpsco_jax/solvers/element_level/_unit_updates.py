@@ -1,14 +1,11 @@
 """The private mean of unit updates: an update of every unit, clipped, summed, divided by users, covered.
 
-What it computes: Algorithm 1 of the paper for one step. An update is the gradient of the unit's mean loss,
+This is one step of E, Algorithm 1. An update is the gradient of the unit's mean loss,
 the gradient mapping (w - Π(w - η·g))/η of it, or whatever a client makes of its items.
 
-Source: E Algorithm 1 and (15).
-
-Formal guarantee: that of ``ElementReleases``, whatever the update is: every update is a function of the items
-of its unit and of public values, is clipped, and counts as zero if it is not finite.
-
-Cost: one update for every unit of a step; memory of ``chunk_size`` of them.
+The guarantee is that of ``ElementReleases``, whatever the update is: every update is a function of the items
+of its unit and of public values, is clipped, and counts as zero if it is not finite. A step takes one update
+for every unit, and memory of ``chunk_size`` of them.
 """
 
 from collections.abc import Callable

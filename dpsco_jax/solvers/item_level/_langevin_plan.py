@@ -1,11 +1,6 @@
 """The plan of noisy gradient descent: how far one user moves a step, from the numbers that run.
 
-What it computes: how steps shrink distances, the sensitivity of a step, and whether the proof of ``langevin``
-covers the numbers of a plan.
-
-Source: as for ``langevin``.
-
-Formal guarantee: let the loss of every user be convex and M-smooth, whatever the data, and m the strong
+Let the loss of every user be convex and M-smooth, whatever the data, and m the strong
 convexity of ridge and regularization together. φ(x) = x - η·(∇F(x) + ridge·x + u·(x - start)) has on every
 data set a symmetric Jacobian with eigenvalues between 1 - η(M + m) and 1 - ηm, so it is c-Lipschitz with
 
@@ -19,8 +14,6 @@ of sums over users, a share of L, and of margins and pulls, a share of (M + m)·
 origin. In float32 these shares are 2^-20 and 2^-23, an allowance for sums in blocks, not a proof; in float64
 2^-52 for each term of a sum, in whatever order it is taken. If c > 1 nothing is proven here and the loss is
 infinite.
-
-Cost: none.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What private ReSQue solvers share around their accountant: lists of calls, their loss, and what plans say.
 
-What it computes: the list of localized calls of a run, the largest β within a budget, the loss of the run in
+It has the list of localized calls of a run, the largest β within a budget, the loss of the run in
 float32, rounded up, for programs to carry; and, of every plan that makes calls, loss, certificate and work.
 
 The accountant works on the host, where a program's numbers are not known. A plan therefore holds, static, the
@@ -8,12 +8,9 @@ numbers that its loss is for (``Proven``); the loss is a function of these and o
 whenever it is asked for, and a run is charged it where its own numbers are no worse, and an unbounded loss
 elsewhere. No proven number is stored beside what it was proven from.
 
-Source: thesis, sections 2.4.1 and 2.4.5; see ``privacy.resque``.
-
-Formal guarantee: that of ``privacy.resque`` for the calls listed. Whoever lists them names every call
-that could be made.
-
-Cost: about a second for each size of call, once in a process.
+The guarantee is that of ``privacy.resque`` (thesis, sections 2.4.1 and 2.4.5) for the calls listed: whoever
+lists them names every call that could be made. It takes about a second for each size of call, once in a
+process.
 """
 
 import dataclasses

@@ -1,11 +1,7 @@
 """The plan of phased SGD: its numbers, its cost, its table.
 
-Source: F, Algorithm 1. See ``phased_sgd``, which makes it.
-
-Formal guarantee: ``loss`` and ``certificate`` hold for what ``phased_sgd.solve`` releases, under
-REPLACE_ONE, whenever the run halts; assumed: the key stays secret.
-
-Cost: none.
+``loss`` and ``certificate`` hold for what ``phased_sgd.solve`` releases, under REPLACE_ONE, whenever the run
+halts; assumed: the key stays secret.
 """
 
 import functools

@@ -1,16 +1,10 @@
 """What solvers on winsorized means share: the radius and the noise of the gradients of T steps.
 
-What it computes: the releases of T steps of gradient descent for users with i.i.d. items, with a radius in
-which their gradients stay along a trajectory that is computed from them, and the chance that they do not.
-
-Source: ``problems.concentration``; ``mechanisms.winsorized.winsorized_calibration``.
-
-Formal guarantee: that of the releases; the radius bears on utility only. The radius needs to know how private
-the trajectory would be with gradients within it of the population's (``trajectory_gradient_radius``): the
-noise is at least ``noise_multiplier``·2·radius/n, and the multiplier at least that of T plain Gaussian
-releases with the whole budget, which bounds μ = 2·radius·√T/(n·noise) whatever the radius is.
-
-Cost: some ten milliseconds for each number of steps.
+The radius is one in which the gradients of users with i.i.d. items stay along a trajectory that is computed
+from them; it bears on utility only. It needs to know how private the trajectory would be with gradients
+within it of the population's (``concentration.trajectory_gradient_radius``): the noise is at least
+``noise_multiplier``·2·radius/n, and the multiplier at least that of T plain Gaussian releases with the whole
+budget, which bounds μ = 2·radius·√T/(n·noise) whatever the radius is.
 """
 
 import math

@@ -96,7 +96,8 @@ def planned(
         inverse_temperature: k, above 0.
         convexity: μ, above 0.
         lipschitz: L of F, above 0, proven for every data set.
-        smoothness: H of F, above 0, proven for every data set too; ``None`` is refused: there is no bound without one.
+        smoothness: H of F, above 0, proven for every data set too; ``None`` is refused: there is no bound
+            without one.
         linear_model: whether F is a mean of losses ℓ(⟨x, a⟩) with ℓ″·‖a‖² ≤ H.
 
     Raises:

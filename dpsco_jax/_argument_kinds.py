@@ -66,6 +66,7 @@ Inside = Annotated[float, real(0, 1)]
 InsideOrAuto = Annotated[float | str, Kind(_checks.require_inside_or_auto)]
 BelowOne = Annotated[float, real(0, 1, closed=True)]
 Flag = Annotated[bool, Kind(_checks.require_flag)]
+Function = Annotated[Callable[..., Any], Kind(_checks.require_callable)]
 Constants = Annotated[str, one_of("tight", "paper")]
 
 

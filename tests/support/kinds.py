@@ -8,6 +8,8 @@ import jax
 import numpy as np
 from dp_accounting import NeighboringRelation
 
+from dpsco_jax import _argument_kinds, _checks
+
 NAN, INF = math.nan, math.inf
 
 
@@ -91,3 +93,29 @@ ANY = Kind("anything", ())
 def fresh_key() -> Argument:
     """A typed key, new for every call."""
     return KEY(Fresh(lambda: jax.random.key(0)))
+
+
+def annotated(kind: _argument_kinds.Kind) -> Argument:
+    """What an argument is of which an annotation says its kind, with the least value that works, or nearly."""
+    check, limits = kind
+    if check is _checks.require_integer:
+        lower, *upper = limits
+        outside = (lower - 1, *(most + 1 for most in upper))
+        return Kind(f"integer in {limits}", (*outside, *INTEGER.bad))(lower + 1)
+    if check is _checks.require_real:
+        lower, upper, closed = limits
+        outside = (lower - 0.5, *(() if closed else (lower,)), upper, upper + 0.5)
+        finite = tuple(bad for bad in outside if math.isfinite(bad))
+        return Kind(f"real in {limits}", (*finite, *SIGNED.bad))(lower + 0.1)
+    if check is _checks.require_choice:
+        return CHOICE(limits[0][0])
+    return _OF_CHECKS[check](None)
+
+
+_OF_CHECKS = {
+    _checks.require_multiplier: NONNEGATIVE_OR_INF,
+    _checks.require_inside_or_auto: CHOICE_OR_SHARE,
+    _checks.require_flag: FLAG,
+    _checks.require_callable: FUNCTION,
+    _checks.require_relation: RELATION,
+}

@@ -26,9 +26,10 @@ import jax
 import numpy as np
 
 import dpsco_jax
+from dpsco_jax._argument_kinds import kinds_of
 from tests.support.arguments import ARGUMENTS
 from tests.support.good_calls import EXEMPT, GOOD, SCHEMES
-from tests.support.kinds import Argument, Kind
+from tests.support.kinds import Argument, Kind, annotated
 
 NAMED, UNNAMED, SILENT, OTHER = "by name", "without the name", "silently", "another exception"
 _VARIADIC = inspect.Parameter.VAR_POSITIONAL
@@ -87,23 +88,26 @@ class Parameter(NamedTuple):
 
 @functools.cache
 def parameters(path: str) -> list[Parameter]:
-    """The arguments of a function, with their kinds; ``KeyError`` for a name that no table knows."""
+    """The arguments of a function, with the kinds that a table, an annotation or a name says, in this order.
+
+    Raises:
+        KeyError: for a name of which none of them knows anything.
+    """
     found = []
+    annotations = kinds_of(public_functions()[path])
     for name, parameter in _signature(path).items():
-        said = GOOD.get(path, {}).get(name)
+        said, argument = GOOD.get(path, {}).get(name), ARGUMENTS.get(name)
+        if name in annotations:
+            kind, value = annotated(annotations[name][0])
+            argument = Argument(kind, value if argument is None else argument.value)
         if isinstance(said, Argument):
             argument = said
-        else:
-            argument = ARGUMENTS.get(name)
-            if isinstance(said, Kind):
-                value = argument.value if argument is not None else parameter.default
-                argument = Argument(said, value)
-            elif name in GOOD.get(path, {}):
-                if argument is None:
-                    raise KeyError(f"{path}: no kind for {name}")
-                argument = Argument(argument.kind, said)
-            elif argument is None:
-                raise KeyError(f"{path}: {name} is in no table of tests/support")
+        elif isinstance(said, Kind):
+            argument = Argument(said, parameter.default if argument is None else argument.value)
+        elif argument is None:
+            raise KeyError(f"{path}: {name} is in no table of tests/support")
+        elif name in GOOD.get(path, {}):
+            argument = Argument(argument.kind, said)
         found.append(
             Parameter(
                 path,
@@ -111,10 +115,15 @@ def parameters(path: str) -> list[Parameter]:
                 argument,
                 parameter.default is not parameter.empty,
                 parameter.kind is _VARIADIC,
-                parameter.default is None or "None" in str(parameter.annotation),
+                parameter.default is None or _takes_none(parameter.annotation),
             )
         )
     return found
+
+
+def _takes_none(annotation: Any) -> bool:
+    several = typing.get_args(annotation) if typing.get_origin(annotation) is typing.Union else ()
+    return types.NoneType in several or (not several and "None" in str(annotation))
 
 
 def _signature(path: str) -> dict[str, inspect.Parameter]:

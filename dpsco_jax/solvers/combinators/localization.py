@@ -45,11 +45,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Constants, Count, Function, Nonnegative, Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _sequence
+from dpsco_jax.solvers import _plan_base, _sequence
 from dpsco_jax.solvers.combinators.composite import Plan, slope, start_distance
 
 _FEWEST_USERS = 20  # with fewer, noise and batches of a phase leave nothing to gain
@@ -65,16 +65,16 @@ class _Phases(NamedTuple):
     distances: tuple[float, ...]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
-    inner: Callable[..., Any],
+    inner: Function,
     problem: Problem,
     budget: Budget,
     *,
-    regularization: float = 0.0,
-    constants: str = "tight",
-    num_phases: int | None = None,
-    step_size: float | None = None,
+    regularization: Nonnegative = 0.0,
+    constants: Constants = "tight",
+    num_phases: Count | None = None,
+    step_size: Positive | None = None,
 ) -> Plan:
     """Checks all arguments and plans all phases. All of them are public.
 
@@ -93,19 +93,13 @@ def plan(
     Raises:
         ValueError: an argument is out of range, R is not finite, or not even one phase is possible.
     """
-    _checks.require_callable("inner", inner)
-    problem, budget = _arguments.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
-    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     distance = start_distance(problem, regularization)
-    parallel = _checks.require_choice("constants", constants, ("tight", "paper")) == "tight"
+    parallel = constants == "tight"
     decay = 4.0 if parallel else 32.0  # of η from phase to phase
     if num_phases is None:
         log = math.log2(num_users)
         num_phases = math.ceil(log / 4) + 1 if parallel else math.ceil(log)
-    num_phases = _checks.require_integer("num_phases", num_phases, 1)
-    if step_size is not None:
-        step_size = _checks.require_real("step_size", step_size, 0)
     convexity = objective.strong_convexity + regularization
     steepest = slope(objective, regularization)
 

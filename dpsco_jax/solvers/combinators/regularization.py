@@ -30,25 +30,23 @@ Example:
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any
 
-from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Function, Positive
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.combinators.composite import Plan, farthest, start_distance
 
 _ROUNDS = 2
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
-    inner: Callable[..., Any],
+    inner: Function,
     problem: Problem,
     budget: Budget,
     *,
-    regularization: float | None = None,
+    regularization: Positive | None = None,
 ) -> Plan:
     """Checks all arguments and plans the inner solver. All of them are public.
 
@@ -62,8 +60,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range or R is not finite.
     """
-    _checks.require_callable("inner", inner)
-    problem, budget = _arguments.require_request(problem, budget)
     distance = start_distance(problem)
 
     def under(strength: float) -> Plan:
@@ -88,7 +84,7 @@ def plan(
         )
 
     if regularization is not None:
-        return under(_checks.require_real("regularization", regularization, 0))
+        return under(regularization)
     strength = problem.lipschitz / distance / math.sqrt(problem.num_users)
     best = under(strength)
     for _ in range(_ROUNDS):

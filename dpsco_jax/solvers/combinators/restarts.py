@@ -41,11 +41,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Constants, Count, Flag, Function, Nonnegative
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.accountants import FEW_POINTS
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _sequence
+from dpsco_jax.solvers import _plan_base, _sequence
 from dpsco_jax.solvers.combinators.composite import Plan, farthest, start_distance
 
 _MOST_STAGES = 6
@@ -62,16 +63,16 @@ class _Stage(NamedTuple):
     budget: Budget
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
-    inner: Callable[..., Any],
+    inner: Function,
     problem: Problem,
     budget: Budget,
     *,
-    regularization: float = 0.0,
-    on_blocks: bool = False,
-    num_stages: int | None = None,
-    constants: str = "tight",
+    regularization: Nonnegative = 0.0,
+    on_blocks: Flag = False,
+    num_stages: Count | None = None,
+    constants: Constants = "tight",
 ) -> Plan:
     """Checks all arguments and plans all stages. All of them are public.
 
@@ -89,17 +90,11 @@ def plan(
         ValueError: an argument is out of range, R is not finite, there is no strong convexity, or no stage
             is possible.
     """
-    _checks.require_flag("on_blocks", on_blocks)
-    _checks.require_callable("inner", inner)
-    problem, budget = _arguments.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
-    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     convexity = objective.strong_convexity + regularization
     convexity = _checks.require_real("strong_convexity", convexity, 0)
     distance = start_distance(problem, regularization)
-    if num_stages is not None:
-        num_stages = _checks.require_integer("num_stages", num_stages, 1)
-    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    paper = constants == "paper"
     # Points other than the centre, where the centred term has a slope, can be as far as the domain allows.
     cap = problem.diameter if regularization else farthest(objective)
 

@@ -39,7 +39,7 @@ Example:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax._argument_kinds import Count, Positive, one_of
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
@@ -115,11 +116,11 @@ class Plan(MadeFor):
 def plan(
     problem: Problem,
     *,
-    num_steps: int | None = None,
-    excess: float | None = None,
-    policy: str = "auto",
+    num_steps: Count | None = None,
+    excess: Positive | None = None,
+    policy: Annotated[str, one_of("auto", *POLICIES)] = "auto",
     batch_size: int | None = None,
-    chunk_size: int = 4096,
+    chunk_size: Count = 4096,
 ) -> Plan:
     """Checks all arguments and sets the schedule: the best of T steps, or the shortest to an excess.
 
@@ -139,16 +140,10 @@ def plan(
     """
     _checks.require_instance("problem", problem, Problem)
     objective, num_users, dim = problem.objective, problem.num_users, problem.dim
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
     batch = num_users if batch_size is None else batch_size
     batch = _checks.require_integer("batch_size", batch, 1, num_users)
-    _checks.require_choice("policy", policy, ("auto", *POLICIES))
     if (num_steps is None) == (excess is None):
         raise ValueError(f"one of num_steps and excess must be given, got {num_steps}, {excess}")
-    if num_steps is not None:
-        num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    if excess is not None:
-        excess = _checks.require_real("excess", excess, 0)
     distance = problem.require_distance()
     if policy in ("strongly_convex", "multi_stage"):
         _checks.require_real("strong_convexity", objective.strong_convexity, 0)

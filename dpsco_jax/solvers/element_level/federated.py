@@ -44,12 +44,13 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Positive
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, first_order, methods, plans
+from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, first_order, methods, plans
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
 from dpsco_jax.solvers.element_level._plan import UnitPlan
 from dpsco_jax.solvers.solution import Solution
@@ -78,23 +79,23 @@ class Plan(UnitPlan):
         return plans.describe("element-level private federated learning", self, self.remarks())
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
-    elements_per_user: int,
-    local_step_size: float,
-    step_size: float,
-    local_steps: int = 1,
+    num_steps: Count,
+    elements_per_user: Count,
+    local_step_size: Positive,
+    step_size: Positive,
+    local_steps: Count = 1,
     batch_size: int | None = None,
     sampling: str = "element",
     relation: str = "replace",
     cap: float = math.inf,
-    clip_norm: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    clip_norm: Positive | None = None,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -120,8 +121,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or nothing is proven of the sampling under the relation.
     """
-    local_steps = _checks.require_count("local_steps", local_steps)
-    local_step_size = _checks.require_real("local_step_size", local_step_size, 0)
     base = sgd.plan(
         problem,
         budget,
@@ -132,7 +131,7 @@ def plan(
         relation=relation,
         cap=cap,
         clip_norm=clip_norm,
-        step_size=_checks.require_real("step_size", step_size, 0),
+        step_size=step_size,
         accountant=accountant,
         chunk_size=chunk_size,
     )

@@ -44,18 +44,18 @@ Example:
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Positive, one_of
 from dpsco_jax._pytrees import pytree, static
-from dpsco_jax.privacy.releases import ACCOUNTANTS
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, first_order, methods, plans
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, methods, plans
 from dpsco_jax.solvers.element_level import _releases, _unit_updates
 from dpsco_jax.solvers.element_level._plan import UnitPlan, default_step_size
 from dpsco_jax.solvers.element_level._releases import ElementReleases
@@ -82,25 +82,25 @@ class Plan(UnitPlan):
         return plans.describe("element-level DP-SGD", self, self.remarks())
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
-    elements_per_user: int,
+    num_steps: Count,
+    elements_per_user: Count,
     batch_size: int | None = None,
     sampling: str = "element",
     relation: str = "replace",
     protects: str = "element",
     cap: float = math.inf,
-    clip_norm: float | None = None,
-    step_size: float | None = None,
-    typical_elements: float | None = None,
-    step_decay: str = "none",
-    averaging: str = "polynomial",
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    clip_norm: Positive | None = None,
+    step_size: Positive | None = None,
+    typical_elements: Positive | None = None,
+    step_decay: Annotated[str, one_of(*STEP_DECAYS)] = "none",
+    averaging: methods.Averaging = "polynomial",
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -133,19 +133,12 @@ def plan(
         ValueError: an argument is out of range, nothing is proven of the sampling under the relation, or the
             step size is left out and R is not finite.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    num_steps = _checks.require_count("num_steps", num_steps)
-    slots = _checks.require_count("elements_per_user", elements_per_user)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
+    slots = elements_per_user
     _releases.require_proven(sampling, relation, protects, cap)
-    _checks.require_choice("step_decay", step_decay, STEP_DECAYS)
-    _checks.require_choice("averaging", averaging, methods.AVERAGING)
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     everybody, users = sampling == "full", problem.num_users
     size = users if everybody and batch_size is None else batch_size
     size = _checks.require_integer("batch_size", size, users if everybody else 1, users)
-    held = slots if typical_elements is None else typical_elements
-    held = _checks.require_real("typical_elements", held, 0)
+    held = float(slots if typical_elements is None else typical_elements)
     _checks.require(held <= slots, "typical_elements", held, f"in (0, {slots}]")
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm
     clip_norm = _checks.require_real("clip_norm", clip_norm, 0)

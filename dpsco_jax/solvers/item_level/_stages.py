@@ -21,34 +21,19 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _checks, _sharding
+from dpsco_jax import _sharding
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.combinators import composite
-from dpsco_jax.solvers.combinators.composite import Plan, start_distance
+from dpsco_jax.solvers.combinators.composite import Plan
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.solution import Solution
 
 _TYPICAL_NOISE = 2.5  # sets step counts only, never the noise
 _FEWEST_STEPS = 20
-
-
-def requested(
-    problem: Any, budget: Any, constants: str, method: str, methods: Sequence[str]
-) -> tuple[Problem, Budget]:
-    """The checked request, with the distance that domain and strong convexity say where none is given.
-
-    Raises:
-        ValueError: an argument is out of range, or R is not finite.
-    """
-    problem, budget = _arguments.require_request(problem, budget)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_choice("method", method, ("auto", *methods))
-    return dataclasses.replace(problem, distance=start_distance(problem)), budget
 
 
 def best(under: Callable[[str], Plan], methods: Sequence[str], title: str) -> Plan:

@@ -25,14 +25,17 @@ Example:
     ((3,), 0, True)
 """
 
+import dataclasses
 import functools
+from typing import Annotated
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Constants, Count, one_of
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.combinators import regularization, restarts
-from dpsco_jax.solvers.combinators.composite import Plan
+from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages, private_ac_sa
 from dpsco_jax.solvers.item_level._stages import solve
 
@@ -41,15 +44,15 @@ __all__ = ["Plan", "plan", "solve"]
 METHODS = ("restarts", "direct", "regularize")
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: Budget,
     *,
-    constants: str = "tight",
-    method: str = "auto",
-    num_stages: int | None = None,
-    chunk_size: int = 64,
+    constants: Constants = "tight",
+    method: Annotated[str, one_of("auto", *METHODS)] = "auto",
+    num_stages: Count | None = None,
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -67,8 +70,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or R is not finite; the message says which.
     """
-    _checks.require_given(_checks.require_count, num_stages=num_stages)
-    problem, budget = _stages.requested(problem, budget, constants, method, METHODS)
+    problem = dataclasses.replace(problem, distance=start_distance(problem))
     stage = functools.partial(
         _stages.plan, constants=constants, population=False, chunk_size=chunk_size
     )

@@ -44,12 +44,13 @@ Example:
 
 import dataclasses
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Nonnegative, Positive, integer, one_of
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.mechanisms import noisy_iteration
@@ -76,18 +77,18 @@ __all__ = ["Plan", "plan", "solve"]
 _PASSES = 1000
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    regularization: float | None = None,
-    num_steps: int | None = None,
-    step_size: float | None = None,
-    columns_per_row: int | None = None,
+    regularization: Nonnegative | None = None,
+    num_steps: Annotated[int, integer(1, 2**31 - 1)] | None = None,
+    step_size: Positive | None = None,
+    columns_per_row: Count | None = None,
     gradient_budget: int | None = None,
-    precision: str = "float32",
-    chunk_size: int = 64,
+    precision: Annotated[str, one_of(*PRECISIONS)] = "float32",
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments, chooses the numbers and calibrates the noise. All of them are public.
 
@@ -110,23 +111,13 @@ def plan(
         ValueError: an argument is out of range, the loss is not of these kinds or claims more than is proven
             of it, or the step is so long that nothing is proven.
     """
-    problem, budget = _arguments.require_request(problem, budget)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("precision", precision, PRECISIONS)
     one_pass = problem.num_users * problem.items_per_user
-    if columns_per_row is not None:
-        columns_per_row = _checks.require_count("columns_per_row", columns_per_row)
-    if num_steps is not None:
-        num_steps = _checks.require_integer("num_steps", num_steps, 1, 2**31 - 1)
     if gradient_budget is None:
         gradient_budget = _PASSES * one_pass
     gradient_budget = _checks.require_integer("gradient_budget", gradient_budget, one_pass)
-    if regularization is not None:
-        regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     radius = problem.require_distance()
     own = proven_constants(problem.objective, radius)
     if step_size is not None:
-        step_size = _checks.require_real("step_size", step_size, 0)
         longest = schedule.longest_step(own.smoothness, own.ridge + (regularization or 0.0))
         within = (
             f"in (0, {longest:.6g}], at most 2/(M + 2m) for steps to contract by 1 - step_size*m"

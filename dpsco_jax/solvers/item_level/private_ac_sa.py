@@ -39,11 +39,13 @@ Example:
 
 import dataclasses
 import math
+from typing import Annotated
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Nonnegative, Positive, one_of
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
@@ -51,19 +53,19 @@ from dpsco_jax.solvers.plans import Remarks
 __all__ = ["plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    constants: str = "tight",
-    policy: str = "auto",
-    num_steps: int | None = None,
+    constants: Constants = "tight",
+    policy: Annotated[str, one_of("auto", *schedule.POLICIES)] = "auto",
+    num_steps: Count | None = None,
     batch_size: int | None = None,
-    clip_norm: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int = 64,
-    regularization: float = 0.0,
+    clip_norm: Positive | None = None,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
+    regularization: Nonnegative = 0.0,
 ) -> FirstOrder:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -89,11 +91,6 @@ def plan(
         ValueError: an argument is out of range, R is not finite, or a precondition of the paper's theorem
             fails; the message says which.
     """
-    problem, budget = _arguments.require_request(problem, budget)
-    chunk_size = _checks.require_integer("chunk_size", chunk_size, 1)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_choice("policy", policy, ("auto", *schedule.POLICIES))
-    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
     paper = constants == "paper"
     most = 0.5 + 1e-12  # the paper's theorem holds up to one half
     if paper:
@@ -107,12 +104,9 @@ def plan(
     clip = _checks.require_real("clip_norm", lipschitz if clip_norm is None else clip_norm, 0)
     if paper and clip < lipschitz:
         raise ValueError(f"clip_norm must be at least {lipschitz:g} for 'paper', got {clip:g}")
-    if num_steps is not None:
-        num_steps = _checks.require_integer("num_steps", num_steps, 1)
     if batch_size is not None:
         batch_size = _checks.require_integer("batch_size", batch_size, 1, num_users)
 
-    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     if regularization > 0:
         _checks.require_choice("policy", policy, ("auto", "strongly_convex"))
         policy = "strongly_convex"

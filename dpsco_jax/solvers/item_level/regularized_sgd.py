@@ -41,14 +41,15 @@ Example:
 """
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Nonnegative, Positive, one_of
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.rates import dimension_free
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import regularized_sgd as schedule
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
@@ -60,22 +61,22 @@ _FULL_STEPS = 200
 _MOST_STEPS = 2**31 - 1
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    sampling: str = "full",
+    sampling: Annotated[str, one_of(*_SAMPLING)] = "full",
     num_steps: int | None = None,
     coefficients: Any = None,
     rank: int | None = None,
-    regularization: float | None = None,
-    step_size: float | None = None,
-    clip_norm: float | None = None,
-    risk: str = "empirical",
-    constants: str = "tight",
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    regularization: Nonnegative | None = None,
+    step_size: Positive | None = None,
+    clip_norm: Positive | None = None,
+    risk: Annotated[str, one_of(*schedule.RISKS)] = "empirical",
+    constants: Constants = "tight",
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
 ) -> FirstOrder:
     """Checks all arguments, calibrates the noise and chooses the numbers. All of them are public.
 
@@ -100,10 +101,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, D is not finite, or η·α > 1/2.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
-    _checks.require_choice("sampling", sampling, _SAMPLING)
-    _checks.require_choice("risk", risk, schedule.RISKS)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
     users, dim = problem.num_users, problem.dim
     if num_steps is None:
         theirs = users**2 + math.ceil(dim * math.log2(dim) ** 2)
@@ -118,10 +115,6 @@ def plan(
     )
     if rank is not None:
         rank = _checks.require_integer("rank", rank, 1, dim)
-    if regularization is not None:
-        regularization = _checks.require_real("regularization", regularization, 0, closed=True)
-    if step_size is not None:
-        step_size = _checks.require_real("step_size", step_size, 0)
 
     mean = means.clipped(
         problem,

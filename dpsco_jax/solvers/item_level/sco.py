@@ -27,14 +27,17 @@ Example:
     ((3,), 0, True)
 """
 
+import dataclasses
 import functools
+from typing import Annotated
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Constants, Count, one_of
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.combinators import localization, restarts
-from dpsco_jax.solvers.combinators.composite import Plan
+from dpsco_jax.solvers.combinators.composite import Plan, start_distance
 from dpsco_jax.solvers.item_level import _stages
 from dpsco_jax.solvers.item_level._stages import solve
 
@@ -44,17 +47,17 @@ _STAGES, _BLOCKS = 3, 2
 METHODS = ("localization", "restarts")
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: Budget,
     *,
-    constants: str = "tight",
-    method: str = "auto",
-    num_stages: int | None = _STAGES,
-    num_phases: int | None = None,
-    num_blocks: int | None = _BLOCKS,
-    chunk_size: int = 64,
+    constants: Constants = "tight",
+    method: Annotated[str, one_of("auto", *METHODS)] = "auto",
+    num_stages: Count | None = _STAGES,
+    num_phases: Count | None = None,
+    num_blocks: Count | None = _BLOCKS,
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments, sets the schedule and calibrates the noise. All of them are public.
 
@@ -75,9 +78,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, R is not finite, or users are too few.
     """
-    counts = {"num_stages": num_stages, "num_phases": num_phases, "num_blocks": num_blocks}
-    _checks.require_given(_checks.require_count, **counts)
-    problem, budget = _stages.requested(problem, budget, constants, method, METHODS)
+    problem = dataclasses.replace(problem, distance=start_distance(problem))
     paper = constants == "paper"
     stage = functools.partial(
         _stages.plan, constants=constants, population=True, chunk_size=chunk_size

@@ -35,29 +35,31 @@ Example:
 """
 
 import math
+from typing import Annotated
 
 import numpy as np
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Count, Positive, integer
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, means, methods
+from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.transforms import balanced_smoothness
 
 __all__ = ["plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     num_steps: int,
-    num_stages: int = 3,
+    num_stages: Annotated[int, integer(1, 30)] = 3,
     batch_size: int | None = None,
-    clip_norm: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    clip_norm: Positive | None = None,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
 ) -> FirstOrder:
     """Checks all arguments, sets the stages and calibrates the noise. All of them are public.
 
@@ -74,11 +76,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range, the loss is not smooth, or R is not finite.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     objective, users = problem.objective, problem.num_users
     smooth = objective.smoothness is not None
     _checks.require(smooth, "problem.objective.smoothness", None, "given: the loss must be smooth")
-    num_stages = _checks.require_integer("num_stages", num_stages, 1, 30)
     num_steps = _checks.require_integer("num_steps", num_steps, 2**num_stages - 1)
     mean = means.clipped(
         problem,

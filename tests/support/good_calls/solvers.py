@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
@@ -50,8 +49,7 @@ def _asked(objective: Any = OBJECTIVE, num_users: int = USERS, **budget: float) 
 
 
 _INNER = {
-    "inner": kinds.FUNCTION(private_ac_sa.plan),
-    "regularization": kinds.NONNEGATIVE,
+    "inner": private_ac_sa.plan,
     **_asked(num_users=2000),
 }
 _BALL = {
@@ -90,13 +88,11 @@ _BALL_ERM = {
 _CLIPPED = {
     **_asked(num_users=300),
     "mean": kinds.CHOICE.but(None)(Clipped),
-    "smoothing_radius": kinds.NONNEGATIVE,
 }
 _INTERCEPT = Kind("integer in [0, dim - 1]", (-1, 10**6, *kinds.INTEGER.bad))(0)
 _UNITS = {
     "problem": _PROBLEM(PROBLEM),
     "budget": _BUDGET(BUDGET),
-    "elements_per_user": kinds.COUNT(2),
     "batch_size": 5,
     "sampling": kinds.CHOICE("user"),
     "relation": kinds.CHOICE("replace"),
@@ -122,9 +118,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.first_order.plan": {
         "mean": kinds.OBJECT(_MEAN),
         "method": kinds.OBJECT(methods.ProjectedSgd(0.1)),
-        "pull": kinds.NONNEGATIVE(0.5),
         "title": kinds.WORDS("mine"),
-        "excess_bound": kinds.NONNEGATIVE_OR_INF(0.5),
         "remarks": Kind("pairs", ("nonsense", 7, None, ("a",)))(()),
     },
     "solvers.convex.ac_sa.plan": {"problem": _PROBLEM(PROBLEM), "num_steps": 5},
@@ -237,22 +231,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.item_level.regularized_sgd.plan": {
         **_asked(),
         "problem": _PROBLEM(PROBLEM),
-        "sampling": kinds.CHOICE("single"),
         "coefficients": Kind(
             "falling numbers to 0",
             ("nonsense", 7, (1.0, 0.0), (1.0, 0.5, 0.6, 0.1, 0.0), (np.nan,) * 5),
         )((1.0, 0.5, 0.2, 0.1, 0.0)),
-        "regularization": kinds.NONNEGATIVE(0.1),
-        "risk": kinds.CHOICE("population"),
-        "constants": kinds.CHOICE("tight"),
     },
-    "solvers.item_level.langevin.plan": {
-        **_asked(),
-        "columns_per_row": None,
-        "step_size": kinds.POSITIVE(0.1),
-        "gradient_budget": kinds.COUNT(1000),
-        "precision": kinds.CHOICE("float32"),
-    },
+    "solvers.item_level.langevin.plan": {**_asked(), "step_size": 0.1, "gradient_budget": 1000},
     "solvers.resque.resque_erm.plan": _RESQUE,
     "solvers.resque.resque_erm_high_probability.plan": {**_RESQUE, "num_runs": 2},
     "solvers.resque.resque_prox.plan": {
@@ -285,19 +269,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "noise_stddev": kinds.NONNEGATIVE,
         "noise_covariance": kinds.ANY(np.eye(2)),
     },
-    "solvers.element_level.sgd.plan": _UNITS
-    | {
-        "step_size": kinds.POSITIVE(0.1),
-        "protects": kinds.CHOICE("element"),
-        "step_decay": kinds.CHOICE("sqrt"),
-        "typical_elements": kinds.POSITIVE(2.0),
-    },
-    "solvers.element_level.federated.plan": _UNITS
-    | {
-        "step_size": kinds.POSITIVE.but(None)(0.1),
-        "local_step_size": kinds.POSITIVE.but(None)(0.1),
-        "local_steps": kinds.COUNT(2),
-    },
+    "solvers.element_level.sgd.plan": _UNITS | {"protects": kinds.CHOICE("element")},
+    "solvers.element_level.federated.plan": _UNITS,
     "solvers.element_level.m_estimation.noisy_sgd": {
         **_DECAYING,
         "num_steps": kinds.COUNT(2),
@@ -306,8 +279,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "infimum": kinds.SIGNED(0.0),
         "inner_steps": kinds.COUNT(2),
     },
-    "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED
-    | {"smoothing_radius": kinds.POSITIVE},
+    "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED,
     "solvers.user_level.accelerated_sgd.plan": _CLIPPED,
     "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED | {"num_blocks": 1},
     "solvers.user_level.auto.plan": {
@@ -367,15 +339,9 @@ GOOD: dict[str, dict[str, Any]] = {
         "problem": _PROBLEM(PROBLEM),
         "budget": _BUDGET(BUDGET),
         "batch_size": 5,
-        "momentum": kinds.SHARE,
-        "step_decay": kinds.CHOICE("linear"),
     },
     "solvers.item_level.staged_ac_sa.plan": {**_asked(), "num_steps": 7},
-    "solvers.user_level.winsorized_erm.plan": {
-        **_asked(),
-        "problem": _PROBLEM(PROBLEM),
-        "method": kinds.CHOICE.but(None)("convex"),
-    },
+    "solvers.user_level.winsorized_erm.plan": {**_asked(), "problem": _PROBLEM(PROBLEM)},
     "solvers.user_level.multipass_sgd.plan": _asked(),
     "solvers.user_level.phased_erm.plan": _asked(),
     "solvers.user_level.item_group_privacy.plan": _asked(),
@@ -383,7 +349,6 @@ GOOD: dict[str, dict[str, Any]] = {
         **_asked(),
         "problem": _PROBLEM(PROBLEM),
         "batch_size": 5,
-        "relation": kinds.RELATION(NeighboringRelation.ADD_OR_REMOVE_ONE),
     },
     "solvers.user_level.sampling_choice.plan": {
         **_asked(),

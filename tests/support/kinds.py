@@ -96,7 +96,7 @@ def fresh_key() -> Argument:
 
 
 def annotated(kind: _argument_kinds.Kind) -> Argument:
-    """What an argument is of which an annotation says its kind, with the least value that works, or nearly."""
+    """What an argument is of which an annotation says its kind, with a value that works."""
     check, limits = kind
     if check is _checks.require_integer:
         lower, *upper = limits

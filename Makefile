@@ -12,7 +12,7 @@ help:
 	@echo 'make environment what tests and lint need, installed at once'
 	@echo 'make run        the main experiment: user-level privacy against utility on real data'
 	@echo 'make test       the quick tests, in minutes (WORKERS=n processes)'
-	@echo 'make test-all   these, and then all others that are not slow (tests/tiers.py names them)'
+	@echo 'make test-all   these, and then all others that are not slow (tests/full_tests.txt names them)'
 	@echo 'make test-types all of these with shapes and types of all annotations checked at run time'
 	@echo 'make test-slow  statistical audits and other long tests'
 	@echo 'make mutants    plants faults in privacy-bearing lines; the tests must notice (most of an hour)'

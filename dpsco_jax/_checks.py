@@ -322,7 +322,9 @@ def require_tree(name: str, tree: Any) -> None:
 def require_instance(name: str, value: Any, kind: Any) -> None:
     """Raise ``ValueError`` unless the value is of the given class (or of one of a union of classes)."""
     called = getattr(kind, "__name__", str(kind))
-    if not isinstance(value, kind):
+    # A class has what its instances have, and is none.
+    is_class = isinstance(value, type) and getattr(kind, "_is_protocol", False)
+    if is_class or not isinstance(value, kind):
         require(False, name, described(value), f"of type {called}")
 
 

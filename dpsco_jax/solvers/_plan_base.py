@@ -138,6 +138,14 @@ class ByName(MadeFor):
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 
+def require_details(plan: Any) -> None:
+    """``ValueError`` where a detail has a name of the plan itself, and would be edited in its place."""
+    taken = {field.name for field in dataclasses.fields(plan)}
+    for name in plan.details if isinstance(plan.details, Mapping) else ():
+        free = name not in taken and not hasattr(type(plan), str(name))
+        _checks.require(free, "details", name, "names that the plan does not have itself")
+
+
 Path = tuple[str, ...]
 
 

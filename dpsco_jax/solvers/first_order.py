@@ -41,6 +41,7 @@ from dpsco_jax import _checks, _sharding, privacy, transforms
 from dpsco_jax._argument_kinds import Nonnegative, NonnegativeOrInfinite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import sampling
+from dpsco_jax.privacy.releases import Releases
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
@@ -110,8 +111,14 @@ class FirstOrder(_plan_base.ByName):
     promised_relation: NeighboringRelation | None = static(default=None)
 
     def __post_init__(self) -> None:
+        _plan_base.require_details(self)
         if self.promised_relation is REPLACE_ONE:
             _planning.require_replacement(getattr(self.mean, "releases", None))
+
+    @property
+    def releases(self) -> Any:
+        """What the mean releases, whatever else of the plan has such a name: relations are read off it."""
+        return self.mean.releases
 
     @property
     def num_users(self) -> int:
@@ -207,8 +214,9 @@ def plan(
     _checks.require_instance("method", method, Method)
     _checks.require_instance("title", title, str)
     _checks.require_instances("remarks", remarks, tuple)
-    pairs = all(len(line) == 2 for line in remarks)
+    pairs = all(len(line) == 2 and isinstance(line[0], str) for line in remarks)
     _checks.require(pairs, "remarks", remarks, "pairs of a name and a text")
+    _checks.require_instance("mean.releases", getattr(mean, "releases", None), Releases)
     made = FirstOrder(
         title=title,
         dim=problem.dim,
@@ -255,10 +263,11 @@ def solve(
 
     Raises:
         ValueError: if the number of users or of parameters is not the planned one, the gradients are too many
-            to count, or ``center`` is no real floating tree of the shape of the parameters, or of no use as
-            the plan has no pull.
+            to count, the mean does not say what its releases cost, or ``center`` is no real floating tree of
+            the shape of the parameters, or of no use as the plan has no pull.
     """
     stored = isinstance(getattr(plan, "mean", None), Clipped)
+    _require_releases(plan)
     _arguments.require_run(FirstOrder, key, plan, objective, data, params, trace, stored)
     if center is not None:
         _checks.require(plan.pull is not None, "center", "a point", "None: the plan has no pull")
@@ -397,12 +406,20 @@ def _solve_turn(
     return run(key, part.mean, part.method, objective, own, params, *numbers)
 
 
+def _require_releases(plan: Any) -> None:
+    """``ValueError`` where the mean has what one of several runs uses, which proves nothing by itself."""
+    if type(plan) is FirstOrder:
+        releases = getattr(plan.mean, "releases", None)
+        _checks.require_instance("plan.mean.releases", releases, Releases)
+
+
 def _gradients(plan: FirstOrder, data: UserData) -> int:
     return plan.gradients(jax.tree.leaves(data.items)[0].shape[1])
 
 
 def _check(plan: FirstOrder, objective: Objective, data: UserData, params: Any) -> None:
     """Refuses what a run in a program of its own refuses."""
+    _require_releases(plan)
     _arguments.require_problem(FirstOrder, plan, objective, data, params)
     plan.method.on(objective.domain, plan.num_steps)
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import _sharding
+from dpsco_jax import _checks, _sharding
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -71,6 +71,12 @@ class Phased(_sequence.OnBlocks, _plan_base.ByName):
     remarks: Remarks = static(default=Remarks())
     premises: Remarks = static(default=Remarks())
 
+    def __post_init__(self) -> None:
+        _plan_base.require_details(self)
+        # JAX may build a plan of placeholders, in whose place it has no parts.
+        for part in self.parts if isinstance(self.parts, tuple | list) else ():
+            _planning.require_replacement(getattr(part, "releases", None))
+
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bounds assume; privacy assumes none of it."""
@@ -106,8 +112,14 @@ def solve(
         HALTED.
 
     Raises:
-        ValueError: if users or parameters are not as many as planned, or the gradients are too many to count.
+        ValueError: if users or parameters are not as many as planned, the gradients are too many to count, or
+            parts are no plans of one kind.
     """
+    _arguments.require_plan(Phased, plan)
+    kinds = {type(part) for part in plan.parts}
+    wanted = "one or more plans of first-order runs, or one or more of phases"
+    good = kinds in ({first_order.FirstOrder}, {Phased})
+    _checks.require(good, "plan.parts", sorted(kind.__name__ for kind in kinds), wanted)
     _arguments.require_run(Phased, key, plan, objective, data, params, trace)
     nested = isinstance(plan.parts[0], Phased)
     solver = functools.partial(solve if nested else first_order.solve, trace=trace)

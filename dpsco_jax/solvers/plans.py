@@ -49,6 +49,10 @@ class Remarks(tuple[Any, ...]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Remarks)
 
+    def __ne__(self, other: object) -> bool:
+        # That of tuples would say that remarks which are equal are not.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(Remarks)
 

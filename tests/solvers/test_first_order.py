@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax import Budget
 from dpsco_jax.problems import synthetic
-from dpsco_jax.solvers import first_order, means, methods
+from dpsco_jax.solvers import first_order, means, methods, phased
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.user_level import sgd
 
@@ -100,3 +100,67 @@ def test_a_centre_needs_a_pull_and_moves_the_run():
     pulled = first_order.plan(PROBLEM, BUDGET, MEAN, methods.ProjectedSgd(0.3), pull=2.0)
     far, near = _run(pulled, center=jnp.ones(3)).params, _run(pulled).params
     assert np.all(np.asarray(far) > np.asarray(near))
+
+
+def _phases(*parts):
+    part = dataclasses.replace(PLAN, made_for=None)
+    sizes = {"num_users": 60, "parts": parts, "epsilon": 1.0, "delta": 1e-4}
+    return phased.Phased(title="phases", excess_bound=part.excess_bound, **sizes)
+
+
+def test_no_detail_hides_what_a_part_releases():
+    # Blocks are cut by position: whoever comes or goes moves all users behind.
+    hidden = dataclasses.replace(PLAN, made_for=None, method=_Releasing(None))
+    for part in (dataclasses.replace(PLAN, made_for=None), hidden):
+        with pytest.raises(ValueError, match=r"plan.releases.relation must be REPLACE_ONE"):
+            _phases(part)
+    for name in ("releases", "num_users", "noise_stddev", "epsilon", "certificate"):
+        with pytest.raises(ValueError, match=f"details must be names .* got '{name}'"):
+            dataclasses.replace(PLAN, details={name: 1.0})
+    with pytest.raises(ValueError, match=r"details must be names .* got 'user_gradients'"):
+        dataclasses.replace(_phases(), details={"user_gradients": 1.0})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Releasing:
+    releases: None
+
+    def on(self, domain, num_steps):
+        raise AssertionError
+
+
+def test_parts_are_plans_of_one_kind():
+    sizes = SIZES | {"sampling": "fixed"}
+    mean = means.clipped(PROBLEM, BUDGET, **sizes)
+    part = first_order.plan(PROBLEM, BUDGET, mean, methods.ProjectedSgd(0.3))
+    for parts in ((), (None,), ("part",), (part, _phases(part)), (_phases(part), part)):
+        with pytest.raises(
+            ValueError, match=r"plan.parts must be one or more plans of first-order"
+        ):
+            phased.solve(
+                jax.random.key(0), _phases(*parts), MADE.objective, MADE.data, jnp.zeros(3)
+            )
+
+
+def test_a_mean_that_says_nothing_of_its_releases_is_refused():
+    class Own:
+        def open(self, key, objective, data, start):
+            return MEAN.open(key, objective, data, start)
+
+    lowered = MEAN.lowered()
+    for mean in (Own(), lowered, means.Clipped):
+        with pytest.raises(ValueError, match=r"mean.* must be of type (Releases|Mean)"):
+            first_order.plan(PROBLEM, BUDGET, mean, methods.ProjectedSgd(0.3))
+    with pytest.raises(ValueError, match=r"plan.mean.releases must be of type Releases, got Gauss"):
+        _run(dataclasses.replace(PLAN, mean=lowered))
+    with pytest.raises(ValueError, match="method must be of type Method"):
+        first_order.plan(PROBLEM, BUDGET, MEAN, methods.ProjectedSgd)
+    with pytest.raises(ValueError, match="remarks must be pairs of a name and a text"):
+        first_order.plan(PROBLEM, BUDGET, MEAN, methods.ProjectedSgd(0.3), remarks=[(1, 2)])
+
+
+def test_remarks_are_equal_or_not_but_never_both():
+    one, other = Remarks([("a", "b")]), Remarks()
+    assert one == other
+    assert not one != other  # noqa: SIM202
+    assert one != ("a", "b")

@@ -408,7 +408,7 @@ def _solve_turn(
 
 def _require_releases(plan: Any) -> None:
     """``ValueError`` where the mean has what one of several runs uses, which proves nothing by itself."""
-    if type(plan) is FirstOrder:
+    if type(plan) is FirstOrder and plan.mean is not None:
         releases = getattr(plan.mean, "releases", None)
         _checks.require_instance("plan.mean.releases", releases, Releases)
 

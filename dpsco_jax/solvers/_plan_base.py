@@ -128,13 +128,15 @@ class ByName(MadeFor):
     def __getattr__(self, name: str) -> Any:
         # Only what is no attribute comes here; of an object that is not yet made nothing is looked up.
         made = all(field.name in vars(self) for field in dataclasses.fields(self))
-        if made and not name.startswith("_"):
+        # A property that has failed is none either, and nothing else is taken for it.
+        if made and not name.startswith("_") and not hasattr(type(self), name):
             found = list(places(self, name))
             if len(found) == 1:
                 return at(self, found[0])
-            mean = vars(self).get("mean")
-            if not found and hasattr(mean, name):
-                return getattr(mean, name)
+            number = None if found else getattr(vars(self).get("mean"), name, None)
+            # What a mean does is not done by a plan.
+            if number is not None and not callable(number):
+                return number
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
 

@@ -164,3 +164,18 @@ def test_remarks_are_equal_or_not_but_never_both():
     assert one == other
     assert not one != other  # noqa: SIM202
     assert one != ("a", "b")
+
+
+def test_a_plan_has_the_numbers_of_its_mean_and_not_what_the_mean_does():
+    with pytest.raises(ValueError, match="mean must be of type Mean, got FirstOrder"):
+        first_order.plan(PROBLEM, BUDGET, PLAN, methods.ProjectedSgd(0.3))
+    assert not hasattr(PLAN, "lowered")
+
+    class Failing:
+        releases = MEAN.releases
+
+        def noise_stddev(self, dim):
+            return self.forgotten
+
+    with pytest.raises(AttributeError, match="has no attribute 'noise_stddev'"):
+        _ = dataclasses.replace(PLAN, mean=Failing()).noise_stddev

@@ -60,6 +60,7 @@ def one_of(*words: str) -> Kind:
 # Names are those of the checks where there is one: what is inside is in (0, 1), below one in [0, 1).
 Count = Annotated[int, integer(1)]
 Positive = Annotated[float, real(0)]
+Finite = Annotated[float, real(-math.inf)]
 Nonnegative = Annotated[float, real(0, closed=True)]
 NonnegativeOrInfinite = Annotated[float, Kind(_checks.require_multiplier)]
 Inside = Annotated[float, real(0, 1)]

@@ -118,4 +118,5 @@ _OF_CHECKS = {
     _checks.require_flag: FLAG,
     _checks.require_callable: FUNCTION,
     _checks.require_relation: RELATION,
+    _checks.require_share: PROBABILITY,
 }

@@ -40,7 +40,7 @@ Example:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -49,6 +49,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Flag, Nonnegative, Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, mean_loss
@@ -148,19 +149,20 @@ class Plan:
         return plans.describe("ball acceleration", self, remarks)
 
 
+@checked
 def plan(
     *,
     lipschitz: float,
     distance: float,
-    ball_radius: float,
+    ball_radius: Positive,
     excess: float,
-    search: str = "bisection",
-    exact: bool = False,
-    reuse: bool | None = None,
-    log_power: float = 1.0,
-    scale: float = 1.0,
+    search: Annotated[str, one_of(*SEARCHES)] = "bisection",
+    exact: Flag = False,
+    reuse: Flag | None = None,
+    log_power: Nonnegative = 1.0,
+    scale: Positive = 1.0,
     window: tuple[float, float] = (0.5, 0.75),
-    num_iterations: int | None = None,
+    num_iterations: Count | None = None,
     max_searches: int | None = None,
 ) -> Plan:
     """Checks all arguments and sets the numbers. Host only.
@@ -191,19 +193,14 @@ def plan(
         ValueError: an argument is out of range.
     """
     lipschitz, distance, excess = require_target(lipschitz, distance, excess)
-    radius = _checks.require_real("ball_radius", ball_radius, 0)
-    _checks.require_choice("search", search, SEARCHES)
+    radius = ball_radius
     if radius > distance:
         raise ValueError(f"ball_radius must be in (0, distance = {distance:g}], got {radius!r}")
-    log_power = _checks.require_real("log_power", log_power, 0, closed=True)
-    scale = _checks.require_real("scale", scale, 0)
     _checks.require_instance("window", window, tuple | list)
     _checks.require(len(window) == 2, "window", window, "two numbers")
     for edge in window:
         _checks.require_inside("window", edge)
     _checks.require(window[0] < window[1], "window", window, "such that lower < upper")
-    exact = _checks.require_flag("exact", exact)
-    _checks.require_given(_checks.require_flag, reuse=reuse)
     if reuse is None:
         reuse = exact
 
@@ -234,7 +231,7 @@ def plan(
         least = scale * excess / (2 * radius * distance)
         iterations = math.ceil(ratio * math.log(4 / 3 * condition)) + 1
     if num_iterations is not None:
-        iterations = _checks.require_integer("num_iterations", num_iterations, 1)
+        iterations = num_iterations
     _checks.require_absent(searches > 0, f"with search={search!r}", max_searches=max_searches)
     if max_searches is not None:
         searches = _checks.require_integer("max_searches", max_searches, 1 + reuse)

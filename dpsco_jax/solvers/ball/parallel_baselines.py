@@ -30,7 +30,7 @@ Example:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, Key
 
-from dpsco_jax import _checks, transforms
+from dpsco_jax import transforms
+from dpsco_jax._argument_kinds import Count, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
@@ -93,13 +94,14 @@ class Result(NamedTuple):
     rounds: Int[Array, ""]
 
 
+@checked
 def plan(
     *,
     lipschitz: float,
     distance: float,
-    dim: int,
+    dim: Count,
     excess: float,
-    method: str = "ac_sa",
+    method: Annotated[str, one_of(*METHODS)] = "ac_sa",
 ) -> Plan:
     """Sizes for which E f(x) ≤ min f + ε is proved. Host only.
 
@@ -114,8 +116,6 @@ def plan(
         ValueError: an argument is out of range.
     """
     lipschitz, distance, excess = ball_acceleration.require_target(lipschitz, distance, excess)
-    dim = _checks.require_integer("dim", dim, 1)
-    _checks.require_choice("method", method, METHODS)
     if method == "sgd":
         rounds = max(1, math.ceil((lipschitz * distance / excess) ** 2) - 1)
         step = distance / (lipschitz * math.sqrt(rounds + 1))

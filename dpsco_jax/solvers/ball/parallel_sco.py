@@ -32,7 +32,7 @@ Example:
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Count, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
@@ -139,14 +140,15 @@ class Result(NamedTuple):
     trajectory: ball_acceleration.Trajectory
 
 
+@checked
 def plan(
     *,
     lipschitz: float,
     distance: float,
-    dim: int,
+    dim: Count,
     excess: float,
-    oracle: str = "epoch_sgd",
-    constants: str = "practical",
+    oracle: Annotated[str, one_of(*ORACLES)] = "epoch_sgd",
+    constants: Annotated[str, one_of(*CONSTANTS)] = "practical",
     search: str | None = None,
     prox: str | None = None,
     num_iterations: int | None = None,
@@ -175,9 +177,6 @@ def plan(
         ValueError: an argument is out of range.
     """
     lipschitz, distance, excess = ball_acceleration.require_target(lipschitz, distance, excess)
-    dim = _checks.require_integer("dim", dim, 1)
-    _checks.require_choice("oracle", oracle, ORACLES)
-    _checks.require_choice("constants", constants, CONSTANTS)
     proved = constants != "practical"
     searches = ("bisection",) if proved else ("doubling", "bisection", "fixed")
     search = _checks.require_choice("search", search or searches[0], searches)

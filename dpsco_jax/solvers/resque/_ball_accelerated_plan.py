@@ -26,6 +26,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import multilevel
@@ -278,7 +279,7 @@ def plan(
     budget: Budget,
     *,
     condition: float = 5.0,
-    smoothing_radius: float | None = None,
+    smoothing_radius: Positive | None = None,
     calls: Calls = DEFAULT,
     largest_error: float = WORST_ERROR,
 ) -> Plan:

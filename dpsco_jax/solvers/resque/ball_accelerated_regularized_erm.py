@@ -40,13 +40,14 @@ import dataclasses
 import functools
 import math
 import operator
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Nonnegative, Positive, real
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
@@ -127,14 +128,14 @@ class Plan(MadeFor):
         return plans.describe("private regularized ERM by ball acceleration", self)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    regularization: float = 0.0,
-    condition: float = 5.0,
-    smoothing_radius: float | None = None,
+    regularization: Nonnegative = 0.0,
+    condition: Annotated[float, real(1, closed=True)] = 5.0,
+    smoothing_radius: Positive | None = None,
     num_rounds: int | None = None,
     calls: Calls = planner.DEFAULT,
     largest_error: float = planner.WORST_ERROR,
@@ -158,12 +159,10 @@ def plan(
         ValueError: an argument is out of range, the loss has no proof, nothing is strongly convex, or a round
             would return noise.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     _checks.require_instance("calls", calls, Calls)
     objective, num_users = problem.objective, problem.num_users
     _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     _calls.require_linear(objective)
-    regularization = _checks.require_real("regularization", regularization, 0, closed=True)
     weight = regularization + float(objective.ridge)
     if weight <= 0:
         raise ValueError(
@@ -171,8 +170,6 @@ def plan(
         )
     lipschitz = problem.lipschitz
     farthest = min(problem.diameter, lipschitz / weight, problem.farthest)
-    condition = _checks.require_real("condition", condition, 1, closed=True)
-    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
 
     def round_plan(distance: float, kappa: float, size: int | None) -> Any:
         radius = smoothing_radius

@@ -43,6 +43,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
@@ -101,14 +102,14 @@ class Plan(_sequence.OnBlocks, MadeFor):
         return plans.describe("private SCO by ball acceleration", self)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     num_blocks: int | None = None,
     condition: float = 5.0,
-    smoothing_radius: float | None = None,
+    smoothing_radius: Positive | None = None,
     calls: Calls = planner.DEFAULT,
     largest_error: float = planner.WORST_ERROR,
 ) -> Plan:
@@ -131,13 +132,11 @@ def plan(
         ValueError: an argument is out of range, the loss has no proof, or there is no plan for a block that
             was asked for (for the first, if none was).
     """
-    problem, budget = _arguments.require_request(problem, budget)
     _calls.require_linear(problem.objective)
     num_users, distance = problem.num_users, problem.require_distance()
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
         most = _checks.require_integer("num_blocks", num_blocks, 1, most)
-    _checks.require_given(_checks.require_positive, smoothing_radius=smoothing_radius)
     _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     lipschitz = problem.lipschitz
     noise = problem.dim * math.log(1 / budget.delta) / (budget.epsilon * num_users) ** 2

@@ -36,6 +36,7 @@ from typing import Any
 import jax
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Constants, Inside
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.problem import Problem
@@ -82,14 +83,14 @@ def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    failure: float = 0.01,
+    failure: Inside = 0.01,
     num_runs: int | None = None,
     ball_radius: float,
     radius_ratio: float = 12.0,
     regularization: float = 0.0,
     num_queries: int | None = None,
     sampling: str | None = None,
-    constants: str = "tight",
+    constants: Constants = "tight",
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -112,7 +113,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    failure = _checks.require_real("failure", failure, 0, 1)
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
     runs = _checks.require_integer("num_runs", runs, 1)
     base = draft(

@@ -37,13 +37,14 @@ Example:
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _keys, privacy
+from dpsco_jax._argument_kinds import Constants, integer, one_of
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.problem import Problem
@@ -119,14 +120,14 @@ def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    prox: str = "mlmc",
-    levels_seed: int = 0,
+    prox: Annotated[str, one_of(*PROXES)] = "mlmc",
+    levels_seed: Annotated[int, integer(0)] = 0,
     ball_radius: float,
     radius_ratio: float = 12.0,
     regularization: float = 0.0,
     num_queries: int | None = None,
     sampling: str | None = None,
-    constants: str = "tight",
+    constants: Constants = "tight",
 ) -> Plan:
     """Checks all arguments, sets the levels and calibrates the noise. All of them are public.
 
@@ -149,8 +150,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or there is no room for levels above 0.
     """
-    _checks.require_choice("prox", prox, PROXES)
-    levels_seed = _checks.require_integer("levels_seed", levels_seed, 0)
     base = draft(
         problem,
         budget,

@@ -39,20 +39,21 @@ Example:
 """
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import Flag, Positive, one_of
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.domains import Domain, ball, proven_maker
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, plans
+from dpsco_jax.solvers import _costs, _plan_base, plans
 from dpsco_jax.solvers.sampling import _cells, _draw, _exponential_chain
 from dpsco_jax.solvers.sampling._precision import require_x64
 from dpsco_jax.solvers.solution import Solution
@@ -223,15 +224,15 @@ class Plan(_draw.Draw):
         return plans.describe("exponential mechanism", self, remarks)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2, pure=True)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    route: str | None = None,
+    route: Annotated[str, one_of(*_ROUTES)] | None = None,
     cells: int | None = None,
-    regularization: float | None = None,
-    constant_time: bool = False,
+    regularization: Positive | None = None,
+    constant_time: Flag = False,
 ) -> Plan:
     """Checks all arguments and finds the temperature. All of them are public.
 
@@ -251,7 +252,6 @@ def plan(
         ValueError: an argument is out of range, or ``jax_enable_x64`` is off.
         Infeasible: no chain is private enough. δ may be what is missing; the refusal names one that would do.
     """
-    problem, budget = _arguments.require_request(problem, budget, pure=True)
     require_x64("exponential_mechanism")
     objective, dim = problem.objective, problem.dim
     _checks.require(objective.ridge == 0.0, "problem.objective.ridge", objective.ridge, "0")
@@ -259,12 +259,8 @@ def plan(
     lower, upper, is_ball = _box_around(objective.domain, dim)
     if route is None:
         route = "grid" if dim <= 2 else "chain"
-    route = _checks.require_choice("route", route, _ROUTES)
-    constant_time = _checks.require_flag("constant_time", constant_time)
     name, value = ("cells", cells) if route == "chain" else ("regularization", regularization)
     _checks.require(value is None, name, value, f"None on the route {route!r}")
-    if regularization is not None:
-        regularization = _checks.require_real("regularization", regularization, 0.0)
     users, epsilon = problem.num_users, budget.epsilon
     chain: _exponential_chain.Chain | None = None
     count, mu = 0, 0.0

@@ -40,13 +40,14 @@ Example:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Flag, Nonnegative, Positive, one_of
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy.variation import gdp_within
@@ -54,7 +55,7 @@ from dpsco_jax.problems import envelopes
 from dpsco_jax.problems.objective import Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base
+from dpsco_jax.solvers import _costs, _plan_base
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.sampling import _draw, _rows, alternating_sampler
 from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
@@ -159,18 +160,18 @@ class Plan(_draw.GaussianDraw):
         )
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    regularization: float | None = None,
+    regularization: Nonnegative | None = None,
     smoothing: float | None = None,
-    columns_per_row: int | None = None,
-    risk: str = "empirical",
-    relative_step: float = 3.0,
-    max_steps: int | None = None,
-    constant_time: bool = False,
+    columns_per_row: Count | None = None,
+    risk: Annotated[str, one_of("empirical", "population")] = "empirical",
+    relative_step: Positive = 3.0,
+    max_steps: Count | None = None,
+    constant_time: Flag = False,
 ) -> Plan:
     """Checks all arguments and finds temperature, steps and trials. All of them are public.
 
@@ -197,14 +198,8 @@ def plan(
             or claims more than is proven of it.
         Infeasible: no such draw is private enough, or none in ``max_steps``.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     require_x64("regularized")
-    relative_step = _checks.require_real("relative_step", relative_step, 0.0)
-    _checks.require_given(
-        _checks.require_count, max_steps=max_steps, columns_per_row=columns_per_row
-    )
-    population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
-    constant_time = _checks.require_flag("constant_time", constant_time)
+    population = risk == "population"
     objective, distance = problem.objective, problem.require_distance()
     ridge = float(objective.ridge)
     _checks.require_integer("problem.dim", problem.dim, 1, proximal.MOST_PARAMETERS)
@@ -236,10 +231,9 @@ def plan(
     )
     if regularization is None:
         return _within(lambda spent: _best(asked, spent, middle), budget)
-    added = _checks.require_real("regularization", regularization, 0.0, closed=True)
-    if added + ridge <= 0:
+    if regularization + ridge <= 0:
         raise ValueError("regularization must be positive where the objective has no ridge, got 0")
-    return _within(lambda spent: _planned(asked, spent, added), budget)
+    return _within(lambda spent: _planned(asked, spent, regularization), budget)
 
 
 @_sharding.solver

@@ -32,7 +32,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
+from dpsco_jax._argument_kinds import Count, checked
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _arguments
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa
@@ -97,8 +98,9 @@ class Routes(NamedTuple):
         return "\n".join(lines)
 
 
+@checked
 def compare(
-    problem: Problem, budget: privacy.Budget, *, columns_per_row: int | None = None
+    problem: Problem, budget: privacy.Budget, *, columns_per_row: Count | None = None
 ) -> Routes:
     """The routes for a problem, each planned with its own choices.
 
@@ -111,7 +113,6 @@ def compare(
         ValueError: an argument is of another kind.
     """
     problem, budget = _arguments.require_request(problem, budget)
-    _checks.require_given(_checks.require_count, columns_per_row=columns_per_row)
     made = [
         _route(
             "regularized",

@@ -41,13 +41,14 @@ Example:
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Flag, Nonnegative, one_of, real
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import domains, lp
 from dpsco_jax.privacy.variation import gdp_within, variation_epsilon
@@ -56,7 +57,7 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import sampling_printed
 from dpsco_jax.rates.norms import norm_ratio, regularizer_range, require_exponent
-from dpsco_jax.solvers import _arguments, _plan_base
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers.sampling import (
     _draw,
@@ -94,20 +95,20 @@ _TRIES = 6
 _LEAST = 1e-6  # s
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    regularization: float | None = None,
+    regularization: Nonnegative | None = None,
     norm: float = 2.0,
-    row_bound: float | None = None,
-    risk: str = "empirical",
-    thrifty: bool = False,
-    constants: str = "tight",
-    max_steps: int | None = None,
-    columns_per_row: int | None = None,
-    constant_time: bool = False,
+    row_bound: Annotated[float, real(*_SIZES)] | None = None,
+    risk: Annotated[str, one_of("empirical", "population")] = "empirical",
+    thrifty: Flag = False,
+    constants: Constants = "tight",
+    max_steps: Count | None = None,
+    columns_per_row: Count | None = None,
+    constant_time: Flag = False,
 ) -> Plan:
     """Checks all arguments and finds temperature, regularization, steps and trials. All of them are public.
 
@@ -135,21 +136,10 @@ def plan(
             these kinds, or printed constants are not private: the message has their true ε.
         Infeasible: float64 or 2³¹ trials are too few for such a draw, or ``max_steps``.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
     require_x64("value_queries")
     norm = require_exponent("norm", norm)
-    if row_bound is not None:
-        row_bound = _checks.require_real("row_bound", row_bound, *_SIZES)
-    if regularization is not None:
-        regularization = _checks.require_real("regularization", regularization, 0.0, closed=True)
-    population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
-    thrifty = _checks.require_flag("thrifty", thrifty)
+    population = risk == "population"
     _checks.require(population or not thrifty, "thrifty", thrifty, "False for the empirical risk")
-    _checks.require_choice("constants", constants, ("tight", "paper"))
-    _checks.require_given(
-        _checks.require_count, max_steps=max_steps, columns_per_row=columns_per_row
-    )
-    constant_time = _checks.require_flag("constant_time", constant_time)
     _checks.require_integer("problem.num_users", problem.num_users, 1, 2**31 - 1)
     _checks.require_real("problem.objective.lipschitz", problem.objective.lipschitz, *_SIZES)
     ridge = float(problem.objective.ridge)

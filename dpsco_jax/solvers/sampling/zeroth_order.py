@@ -43,13 +43,14 @@ Example:
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Flag, one_of, real
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.log_laplace import LpLogLaplace
@@ -58,7 +59,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import norms, sampling
-from dpsco_jax.solvers import _arguments, _costs, _plan_base
+from dpsco_jax.solvers import _costs, _plan_base
 from dpsco_jax.solvers.sampling import (
     _draw,
     _llt_bounds,
@@ -179,18 +180,18 @@ class Plan(_draw.GaussianDraw):
         )
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     norm: Any = 1.5,
-    row_bound: float | None = None,
+    row_bound: Annotated[float, real(*_SIZES)] | None = None,
     radius: float | None = None,
-    risk: str = "empirical",
-    max_steps: int | None = None,
-    draw_anyway: bool = False,
-    constant_time: bool = False,
+    risk: Annotated[str, one_of("empirical", "population")] = "empirical",
+    max_steps: Count | None = None,
+    draw_anyway: Flag = False,
+    constant_time: Flag = False,
 ) -> Plan:
     """Checks all arguments and finds temperature, regularization, step size, steps and trials.
 
@@ -218,15 +219,9 @@ def plan(
         NotImplementedError: the norm is a Schatten norm.
         Infeasible: δ is too small for what float64 can prove, or ``max_steps`` too few for any draw.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     require_x64("zeroth_order")
     exponent = _llt_numbers.exponent(norm)
-    if row_bound is not None:
-        row_bound = _checks.require_real("row_bound", row_bound, *_SIZES)
-    population = _checks.require_choice("risk", risk, ("empirical", "population")) == "population"
-    _checks.require_given(_checks.require_count, max_steps=max_steps)
-    constant_time = _checks.require_flag("constant_time", constant_time)
-    draw_anyway = _checks.require_flag("draw_anyway", draw_anyway)
+    population = risk == "population"
     dim, users = problem.dim, problem.num_users
     _checks.require_integer("problem.dim", dim, 1, MOST_PARAMETERS)
     model = _llt_numbers.model_of(problem.objective)

@@ -1,16 +1,17 @@
 """The plan of whitened SGD: sizes, how the budget is divided among the releases, and the noise of each."""
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Count, Flag, Inside, Positive, integer
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import preconditioned, row_moments
 from dpsco_jax.problems.objective import LinearModel
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, plans
+from dpsco_jax.solvers import _costs, _plan_base, _planning, plans
 from dpsco_jax.solvers.user_level import _typical_link
 from dpsco_jax.solvers.user_level._linear_model_plan import GaussianSums, smooth_linear_model
 from dpsco_jax.solvers.work import Work
@@ -202,22 +203,22 @@ class Plan(GaussianSums):
         return plans.describe("user-level whitened SGD", self, remarks)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     intercept: int | None = None,
     entry_bound: float | None = None,
-    num_steps: int = 300,
-    start_steps: int = 60,
-    radius_steps: int = 30,
+    num_steps: Annotated[int, integer(2)] = 300,
+    start_steps: Count = 60,
+    radius_steps: Count = 30,
     matrix: bool | None = None,
-    covariance: bool = False,
-    quantile: float | None = None,
-    margin_scale: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int | None = None,
+    covariance: Flag = False,
+    quantile: Inside | None = None,
+    margin_scale: Positive | None = None,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count | None = None,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -252,7 +253,6 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
     model, _ = smooth_linear_model(problem.objective, matrix=True)
     num_users, dim, columns = (
         problem.num_users,
@@ -266,14 +266,10 @@ def plan(
     squares_bound = entry_bound * model.feature_bound
     most = "such that its product with the feature bound is in [1e-18, 1e18], where float32 can square it"
     _checks.require(1e-18 <= squares_bound <= 1e18, "entry_bound", entry_bound, most)
-    num_steps = _checks.require_integer("num_steps", num_steps, 2)
-    start_steps = _checks.require_count("start_steps", start_steps)
-    radius_steps = _checks.require_count("radius_steps", radius_steps)
     chunk_size = _chunk(chunk_size, num_users, dim)
     if margin_scale is None:
         margin_scale = _typical_link.margin_scale(model, problem.objective)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
-    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
 
     once = _planning.fixed_size(num_users, num_users, 1)
     whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
@@ -285,7 +281,6 @@ def plan(
         quantile = min(quantile, _LARGEST_QUANTILE) if covariance else quantile
     quantile = _checks.require_real("quantile", quantile, 0, 1)
     matrix = _shows(problem, columns, whole, matrix)
-    _checks.require_flag("covariance", covariance)
     possible = not covariance or model.outputs is None
     _checks.require(possible, "covariance", covariance, f"False {_NO_COVARIANCE}")
     warm_steps = max(1, round(_WARM_STEPS * num_steps))

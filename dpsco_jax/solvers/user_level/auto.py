@@ -36,12 +36,13 @@ Example:
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, checked, one_of
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -138,17 +139,18 @@ jax.tree_util.register_dataclass(
 )
 
 
+@checked
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    columns_per_row: int | None = None,
+    columns_per_row: Count | None = None,
     intercept: int | None = None,
     entry_bound: float | None = None,
     candidates: Sequence[Candidate] | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     gradient_budget: int | None = None,
-    rank_by: str = "prediction",
+    rank_by: Annotated[str, one_of(*_RANKS)] = "prediction",
     speed: Speed | None = None,
 ) -> Plan:
     """Plans the candidates and chooses one. All arguments are public.
@@ -182,11 +184,8 @@ def plan(
     settings = {} if settings is None else settings
     _checks.require_instance("settings", settings, Mapping)
     candidates = _checked(candidates)
-    _checks.require_choice("rank_by", rank_by, _RANKS)
     if rank_by == "seconds" or speed is not None:
         _checks.require_instance("speed", speed, Speed)
-    if columns_per_row is not None:
-        columns_per_row = _checks.require_integer("columns_per_row", columns_per_row, 1)
     _require_form(problem, columns_per_row, intercept, entry_bound)
     one_pass = problem.num_users * problem.items_per_user
     if gradient_budget is None:

@@ -43,6 +43,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _counts, _record_keys, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Inside
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -161,14 +162,14 @@ class Plan(MadeFor):
         return plans.describe("private choice from a finite class", self)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1, pure=True)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_candidates: int,
+    num_candidates: Count,
     loss_range: tuple[float, float],
-    failure: float = 0.05,
+    failure: Inside = 0.05,
     stopping_probability: float | None = None,
 ) -> Plan:
     """Checks all arguments and sets the noise. All of them are public.
@@ -185,12 +186,9 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or γ is so small that the draws could not be counted.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1, pure=True)
     if problem.objective.ridge:
         raise ValueError(f"ridge must be 0: put it into the loss, got {problem.objective.ridge!r}")
     num_users, items_per_user = problem.num_users, problem.items_per_user
-    num_candidates = _checks.require_count("num_candidates", num_candidates)
-    failure = _checks.require_real("failure", failure, 0, 1)
     _checks.require_instance("loss_range", loss_range, tuple | list)
     _checks.require(len(loss_range) == 2, "loss_range", loss_range, "two numbers")
     low, high = (_checks.require_real("loss_range", value, -math.inf) for value in loss_range)

@@ -44,6 +44,7 @@ import jax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Constants, Count, Positive
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
@@ -184,17 +185,17 @@ class Plan(MadeFor):
         )
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
+    num_steps: Count,
     batch_size: int | None = None,
-    clip_norm: float | None = None,
-    step_size: float | None = None,
-    constants: str = "tight",
-    chunk_size: int = 64,
+    clip_norm: Positive | None = None,
+    step_size: Positive | None = None,
+    constants: Constants = "tight",
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -213,11 +214,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.
     """
-    problem, budget = _arguments.require_request(problem, budget)
     num_users, items_per_user = problem.num_users, problem.items_per_user
-    num_steps = _checks.require_count("num_steps", num_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
     if batch_size is not None:
         batch_size = _checks.require_integer("batch_size", batch_size, 1, num_users)
     clip_norm = problem.lipschitz if clip_norm is None else clip_norm

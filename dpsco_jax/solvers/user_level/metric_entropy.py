@@ -38,6 +38,7 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax._argument_kinds import Count, Finite, Inside
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.problems.objective import Objective
@@ -111,17 +112,17 @@ class Plan(MadeFor):
         return plans.describe("private choice from a grid", self)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1, pure=True)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     loss_range: tuple[float, float],
-    lower: float,
-    upper: float,
-    points_per_axis: int | None = None,
-    failure: float = 0.05,
-    most_candidates: int = 10**6,
+    lower: Finite,
+    upper: Finite,
+    points_per_axis: Count | None = None,
+    failure: Inside = 0.05,
+    most_candidates: Count = 10**6,
 ) -> Plan:
     """Checks all arguments and sets grid and noise. All of them are public.
 
@@ -139,14 +140,10 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the grid has more than ``most_candidates`` points.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1, pure=True)
     dim = problem.dim
-    _checks.require_each(_checks.require_finite, lower=lower, upper=upper)
-    most = _checks.require_integer("most_candidates", most_candidates, 1)
     _checks.require_real("the difference of upper and lower", upper - lower, 0)
-    failure = _checks.require_real("failure", failure, 0, 1)
     # With more candidates the draws could not be counted.
-    most = min(most, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
+    most = min(most_candidates, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
     largest = math.floor(most ** (1 / dim) * (1 + 1e-12))
 
     def with_points(points: int) -> Plan:
@@ -165,8 +162,8 @@ def plan(
         found = Plan(
             dim=dim,
             points_per_axis=points,
-            lower=float(lower),
-            upper=float(upper),
+            lower=lower,
+            upper=upper,
             selection=selection,
             excess_bound=0.0,
         )
@@ -174,7 +171,7 @@ def plan(
         return dataclasses.replace(found, excess_bound=excess)
 
     if points_per_axis is not None:
-        return with_points(_checks.require_integer("points_per_axis", points_per_axis, 1))
+        return with_points(points_per_axis)
     # The bound falls and then rises, slowly: a third more points a try.
     tried = {round((4 / 3) ** i) for i in range(60)}
     plans = [with_points(points) for points in sorted(tried) if points <= largest]

@@ -49,7 +49,7 @@ Example:
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -57,6 +57,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax._argument_kinds import Count, Nonnegative, one_of
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -234,14 +235,14 @@ class Plan(MadeFor):
         return plans.describe("output perturbation", self, remarks)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    regularization: float | None = None,
-    constants: str = "tight",
-    chunk_size: int = 64,
+    regularization: Nonnegative | None = None,
+    constants: Annotated[str, one_of("tight", "paper")] = "tight",
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -259,10 +260,7 @@ def plan(
         ValueError: an argument is out of range, the loss is not of these kinds or claims more than is proven
             of it, or nothing is strongly convex (``regularization=0`` without ridge).
     """
-    problem, budget = _arguments.require_request(problem, budget)
     num_users, items_per_user = problem.num_users, problem.items_per_user
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    _checks.require_choice("constants", constants, ("tight", "paper"))
     own = _proven_constants(problem.objective)
     convex, distance = own.loss_strong_convexity + own.ridge, problem.require_distance()
 
@@ -308,10 +306,9 @@ def plan(
         )
 
     if regularization is not None:
-        added = _checks.require_real("regularization", regularization, 0, closed=True)
-        if added + convex <= 0:
+        if regularization + convex <= 0:
             raise ValueError("regularization must be positive where nothing else is convex, got 0")
-        return under(added)
+        return under(regularization)
     unit = own.lipschitz / distance
     choices = [unit * 2.0 ** (k / 4) for k in range(-80, 41)]
     if convex > 0:

@@ -45,6 +45,7 @@ import numpy as np
 import optax
 
 from dpsco_jax import _checks, _sharding, privacy, transforms
+from dpsco_jax._argument_kinds import BelowOne, Count, Inside, Positive
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
@@ -151,20 +152,20 @@ class Plan(GaussianSums):
         return plans.describe("user-level preconditioned DP-SGD", self, remarks)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=1)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    columns_per_row: int | None = None,
+    columns_per_row: Count | None = None,
     second_moments: Any = None,
-    num_steps: int = 200,
-    moments_share: float = 0.05,
-    quantile: float | None = None,
-    margin_scale: float = 0.5,
+    num_steps: Count = 200,
+    moments_share: BelowOne = 0.05,
+    quantile: Inside | None = None,
+    margin_scale: Positive = 0.5,
     smoothness: float | None = None,
-    accountant: str = "pld",
-    chunk_size: int = 64,
+    accountant: _planning.Accountant = "pld",
+    chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -190,20 +191,12 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
     num_users, dim = problem.num_users, problem.dim
     _checks.require_given(_checks.require_number, second_moments=second_moments)
     model, _ = smooth_linear_model(problem.objective)
-    if columns_per_row is not None:
-        columns_per_row = _checks.require_count("columns_per_row", columns_per_row)
-    num_steps = _checks.require_count("num_steps", num_steps)
-    chunk_size = _checks.require_count("chunk_size", chunk_size)
-    share = _checks.require_real("moments_share", moments_share, 0, 1, closed=True)
-    margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
     if smoothness is None:
         smoothness = columns_per_row or dim
     smoothness = _checks.require_real("smoothness", smoothness, 0)
-    _checks.require_choice("accountant", accountant, _planning.ACCOUNTANTS)
 
     if second_moments is None:
         second_moments = np.full(dim, model.feature_bound**2 / dim)
@@ -218,8 +211,10 @@ def plan(
     if quantile is None:
         quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
     quantile = _checks.require_real("quantile", quantile, 0, 1)
-    moments_multiplier = _planning.float32_above(whole / math.sqrt(share)) if share else None
-    noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - share)))
+    moments_multiplier = (
+        _planning.float32_above(whole / math.sqrt(moments_share)) if moments_share else None
+    )
+    noise_multiplier = _planning.float32_above(whole * math.sqrt(num_steps / (1.0 - moments_share)))
     return Plan(
         num_users=num_users,
         items_per_user=problem.items_per_user,

@@ -35,16 +35,17 @@ Example:
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Count, Kind, checked, one_of
 from dpsco_jax.privacy.item_sampling import PoissonItems
-from dpsco_jax.privacy.releases import ACCOUNTANTS, GaussianSteps
+from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.privacy.sampling import Poisson
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _planning, plans
 
 __all__ = ["Choice", "Plan", "plan"]
 
@@ -161,16 +162,17 @@ class Plan(NamedTuple):
         return "\n".join([title, *("  " + line for line in plans.aligned(rows))])
 
 
+@checked
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    num_steps: int,
+    num_steps: Count,
     batch_size: int,
-    correlation: float = 1.0,
-    clip: str = "equal",
+    correlation: Annotated[float, Kind(_checks.require_share)] = 1.0,
+    clip: Annotated[str, one_of(*CLIPS)] = "equal",
     kept: tuple[int, ...] | None = None,
-    accountant: str = "pld",
+    accountant: _planning.Accountant = "pld",
 ) -> Plan:
     """Both samplings at the same expected number of item gradients a step, with every number of items kept.
 
@@ -191,12 +193,7 @@ def plan(
     """
     problem, budget = _arguments.require_request(problem, budget, least_users=1)
     users, items = problem.num_users, problem.items_per_user
-    num_steps = _checks.require_count("num_steps", num_steps)
     batch_size = _checks.require_integer("batch_size", batch_size, 1, users * items)
-    _checks.require_probability("correlation", correlation)
-    correlation = float(correlation)
-    _checks.require_choice("clip", clip, CLIPS)
-    _checks.require_choice("accountant", accountant, ACCOUNTANTS)
     counts = _kept(kept, items)
     able = [k for k in counts if users * k >= batch_size]
     _checks.require(bool(able), "kept", counts, f"with some k of at least {batch_size / users:.4g}")

@@ -334,7 +334,7 @@ def run(
     start = project(params)
     oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start)
     chain = method.on(objective.domain, num_steps)
-    rest = optax.chain(_regularizers(objective, pull, start), chain.steps)
+    rest = _post_processing(optax.chain(_regularizers(objective, pull, start), chain.steps))
     whole = transforms.until_halted(release, rest) if may_halt else optax.chain(release, rest)
     end = loop.run(oracle_key, oracle, whole, start, rows, num_steps, trace)
     reported = chain.report(end.opt_state, end.params)
@@ -345,6 +345,13 @@ def run(
     halted = stopped & (solution.status == int(Status.OK))
     status = jnp.where(halted, int(Status.HALTED), solution.status).astype(jnp.int32)
     return solution._replace(status=status)
+
+
+def _post_processing(rest: optax.GradientTransformation) -> optax.GradientTransformation:
+    """What follows a release: not told what the oracle says of the raw sum and of who was drawn."""
+    return optax.GradientTransformation(
+        rest.init, lambda updates, state, params=None: rest.update(updates, state, params)
+    )
 
 
 def _regularizers(

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from dpsco_jax import Budget
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
 from dpsco_jax.problems import synthetic
 from dpsco_jax.solvers import first_order, means, methods, phased
 from dpsco_jax.solvers.plans import Remarks
@@ -179,3 +180,22 @@ def test_a_plan_has_the_numbers_of_its_mean_and_not_what_the_mean_does():
 
     with pytest.raises(AttributeError, match="has no attribute 'noise_stddev'"):
         _ = dataclasses.replace(PLAN, mean=Failing()).noise_stddev
+
+
+@pytest.mark.parametrize("tested", [False, True])
+def test_a_method_is_told_nothing_but_what_was_released(tested):
+    told = []
+
+    def update(updates, state, params=None, **extra_args):
+        told.append(sorted(extra_args))
+        return updates, state
+
+    curious = optax.GradientTransformationExtraArgs(lambda params: (), update)
+    mean = MEAN
+    if tested:
+        sizes = {"batch_size": 50, "accountant": "chernoff"}
+        releases = calibrate_concentrated(60, 6, 40.0, 1e-2, **sizes)
+        mean = means.OutlierRemoved(64, 4.0, "item", releases, 2.0, 1.0, None)
+    _run(dataclasses.replace(PLAN, mean=mean, method=methods.Optax(curious)))
+    assert told
+    assert not any(told)

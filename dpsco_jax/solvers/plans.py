@@ -42,7 +42,11 @@ Rows = list[tuple[str, Any]]
 
 
 class Remarks(tuple[Any, ...]):
-    """Lines that a plan has for people. Plans that differ in these alone share a compiled program."""
+    """Lines that a plan has for people. Plans that differ in these alone share a compiled program.
+
+    So a plan that a compiled function returns has the lines of the one for which it was compiled: print plans
+    before they go through ``jit``.
+    """
 
     __slots__ = ()
 

@@ -165,6 +165,19 @@ class FirstOrder(_plan_base.ByName):
         """The same but for the distance of the start."""
         return tuple(self.premises)
 
+    def with_method(
+        self, title: str, method: Method, excess_bound: float = math.inf
+    ) -> "FirstOrder":
+        """A plan of the same releases for another method, of which nothing is proven unless it is said here.
+
+        Args:
+            title: of the solver that makes it.
+            method: what is done with the mean.
+            excess_bound: what is proven of its expected excess risk.
+        """
+        kept = {"title": title, "method": method, "excess_bound": excess_bound}
+        return dataclasses.replace(self, remarks=Remarks(), **kept)
+
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
         return self.mean.loss()  # type: ignore[no-any-return]

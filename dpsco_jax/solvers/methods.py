@@ -75,7 +75,10 @@ class Chain(NamedTuple):
 
 @runtime_checkable
 class Method(Protocol):
-    """Whatever a private mean can drive."""
+    """Whatever a private mean can drive.
+
+    The steps of its chain end in ``transforms.project(domain)``: nothing else keeps the points in the domain.
+    """
 
     def on(self, domain: Domain, num_steps: Any) -> Chain:
         """The chain for a domain and a number of steps, which may be traced."""

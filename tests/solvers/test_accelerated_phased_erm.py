@@ -199,7 +199,7 @@ def test_radii_of_smoothing():
     smallest = _plan(ROUGH, mean=Clipped, smoothing_radius=least, batch_size=20_000)
     assert rough.excess_bound <= 1.11 * smallest.excess_bound
     assert rough.user_gradients < smallest.user_gradients / 3
-    assert _plan(mean=Clipped).parts[0].smoothing_radius == 0
+    assert _plan(mean=Clipped).parts[0].smoothing_radius is None
     with pytest.raises(ValueError, match="privacy resolves"):
         _plan(ROUGH, num_users=40, mean=Clipped, epsilon=0.01)
 
@@ -291,7 +291,7 @@ def test_losses_that_are_not_smooth():
         num_phases=1,
         batch_size=500,
     )
-    assert plan.parts[0].smoothed
+    assert plan.parts[0].smoothing_radius > 0
     run = jax.jit(lambda k: accelerated_phased_erm.solve(k, plan, ROUGH, data, jnp.zeros(dim)))
     found = run(jax.random.key(0))
     risk = np.mean(np.abs(rows @ np.asarray(found.params) - rows @ truth))

@@ -4,8 +4,6 @@ The loss <z, w> makes every gradient a record, so the parameters are a weighted 
 the canary's direction nearly the likelihood ratio of the whole run.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,9 +35,7 @@ def _data(first):
 
 
 def _with_noise(plan, divisor):
-    held = plan if hasattr(plan, "noise_multiplier") else plan.releases
-    less = dataclasses.replace(held, noise_multiplier=held.noise_multiplier / np.float32(divisor))
-    return less if held is plan else plan.replace(releases=less)
+    return plan.replace(noise_multiplier=plan.noise_multiplier / np.float32(divisor))
 
 
 def _audit(solver, plan, neighbour, understated=1.0):

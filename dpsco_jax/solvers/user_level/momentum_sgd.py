@@ -30,7 +30,6 @@ Example:
     ((3,), 0, True)
 """
 
-import dataclasses
 import math
 from typing import Annotated
 
@@ -100,9 +99,8 @@ def plan(
     shrink = math.sqrt(steps / (steps + 1)) if step_decay == "linear" else 1.0
     last = base.excess_bound / _planning.after_steps(steps) * shrink
     length = base.method.step_size * (shrink if step_size is None else 1.0)
-    return dataclasses.replace(
-        base,
-        title="user-level DP-SGD with momentum",
-        method=methods.Momentum(length, momentum, step_decay),
-        excess_bound=last if step_decay == "linear" and momentum == 0 else math.inf,
+    return base.with_method(
+        "user-level DP-SGD with momentum",
+        methods.Momentum(length, momentum, step_decay),
+        last if step_decay == "linear" and momentum == 0 else math.inf,
     )

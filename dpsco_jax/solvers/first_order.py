@@ -175,8 +175,9 @@ class FirstOrder(_plan_base.ByName):
             method: what is done with the mean.
             excess_bound: what is proven of its expected excess risk.
         """
-        kept = {"title": title, "method": method, "excess_bound": excess_bound}
-        return dataclasses.replace(self, remarks=Remarks(), **kept)
+        return dataclasses.replace(
+            self, title=title, method=method, excess_bound=excess_bound, remarks=Remarks()
+        )
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""

@@ -13,6 +13,8 @@ _PHASES = rows("accelerated_phased_erm")
 _SCO = rows("sco, localization")
 
 _BALLS = "tests/solvers/test_ball_accelerated_sco.py::test_turns_are_the_blocks_one_by_one"
+# What is wrong in one form is wrong of runs one by one as well: the calls have tests of their own.
+_CALLS = ("tests/solvers/test_resque_calls.py", "tests/solvers/test_resque_erm.py")
 _ENTERED = (
     "tests/solvers/test_ball_accelerated_sco.py::test_every_user_enters_one_block_and_no_other"
 )
@@ -79,7 +81,7 @@ FAULTS = (
     Fault("blocks as turns: users of the first block for all", "solvers/resque/_calls.py", "users = jnp.asarray(setting.first) + _draw_users", "users = 0 * jnp.asarray(setting.first) + _draw_users", (_BALLS, _ENTERED)),
     Fault("blocks as turns: phases of the largest call", "solvers/resque/_calls.py", "lax.fori_loop(0, sizes.num_phases, phase", "lax.fori_loop(0, len(sizes.phase_count), phase", (_BALLS,)),
     Fault("blocks as turns: a quarter of the noise", "solvers/resque/_calls.py", "noises = HEAD_ROOM * setting", "noises = 0.25 * setting", (_BALLS, *_BALL_ROWS)),
-    Fault("blocks as turns: levels have the same users", "solvers/resque/_calls.py", "_keys.over(sample)(jax.random.split(key, len(drawn)))", "_keys.over(sample)(jax.random.split(key, 1).repeat(len(drawn)))", (_BALLS,)),
+    Fault("blocks as turns: levels have the same users", "solvers/resque/_calls.py", "_keys.over(sample)(jax.random.split(key, len(drawn)))", "_keys.over(sample)(jax.random.split(key, 1).repeat(len(drawn)))", (*_CALLS, _BALLS)),
     Fault("blocks as turns: noise of the first block for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"beta\" else each)\n", (_BALLS, *_BALL_ROWS)),
     Fault("blocks as turns: shifts of the first block for all", "solvers/resque/ball_accelerated_erm.py", "        smoothing_radius=numbers.smoothing_radius,\n        # Nothing", "        # Nothing", (_BALLS,)),
     Fault("blocks as turns: the loss of the first for all", "solvers/resque/ball_accelerated_sco.py", "_Lowered(numbers, block.regularization)", "_Lowered(dataclasses.replace(numbers, loss=privacy.zero()), block.regularization)", ("tests/solvers/test_ball_accelerated_sco.py::test_a_turn_is_charged_what_its_own_block_proves",)),
@@ -94,7 +96,7 @@ FAULTS = (
     Fault("clipped turns: the loss of the first turn for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"cost\" else each)\n", (*_PHASES, "tests/solvers/test_clipped_turns.py")),
     Fault("draws of turns: from the population of the largest", _DRAWS, "(batch.longest,), 0, batch.num_users", "(batch.longest,), 0, batch.most_users", (_USERS,)),
     Fault("draws of turns: those left out are of the largest population", _DRAWS, "(places < batch.num_users).at", "(places < batch.most_users).at", (_USERS,)),
-    Fault("draws of turns: more than half in the order of the users", _DRAWS, "return _in_random_order(order_key, _streams.pack(kept, most), size, most, size)", "return _streams.pack(kept, most)", (_USERS,)),
+    Fault("draws of turns: more than half in the order of the users", _DRAWS, "return _in_random_order(order_key, _streams.pack(kept, most), size, most, size)", "return _streams.pack(kept, most)", ("tests/oracles/test_sampling.py", _USERS)),
     Fault("turns inside of turns: users of the first outer turn", "solvers/combinators/composite.py", "firsts=first + part.inside.firsts", "firsts=part.inside.firsts", (*_SCO, _INSIDE)),
     Fault("turns inside of turns: numbers of another part", "solvers/combinators/composite.py", "places = _sequence.places_of(each, 0, firsts)", "places = _sequence.places_of(each[::-1], 0, firsts)", (_INSIDE,)),
     Fault("turns inside of turns: for other users than planned", "solvers/combinators/composite.py", "first_order.TURNS.check(part.plan, objective, data, params)\n        return", "return", (_REFUSED,)),
@@ -105,10 +107,10 @@ FAULTS = (
     Fault("clipped turns: kind without shift", "_stacking.py", "            elif not field.metadata.get(\"static\", False):\n                each = alike(each)\n", "            elif not field.metadata.get(\"static\", False):\n                each = alike(each)\n            elif field.name == \"shift\":\n                each = each[:1] * len(each)\n", (_KINDS,)),
     Fault("clipped turns: means of other kinds are stacked", "_stacking.py", "len(structures) == 1 and len(shapes) == 1", "len(shapes) == 1", (_KINDS,)),
     Fault("turns of phases: data prepared for the first phase", "solvers/first_order.py", "return plan.mean.prepared(objective, data, params), jax", "return means.Clipped(8, \"user\", None, 1.0, None).prepared(objective, data, params), jax", (_FORMS,)),
-    Fault("blocks as turns: the noise of the plan's loss, of a steeper loss", "solvers/resque/ball_accelerated_erm.py", "jnp.maximum(numbers.outer.lipschitz, objective.lipschitz)", "numbers.outer.lipschitz", (_BALLS,)),
-    Fault("blocks as turns: phases read the queries of the first", "solvers/resque/_calls.py", "firsts = jnp.cumsum(counts) - counts", "firsts = 0 * counts", (_BALLS,)),
-    Fault("blocks as turns: the noise of the first level for all", "solvers/resque/_calls.py", "* lengths / jnp.asarray(betas)[levels]", "* lengths / jnp.asarray(betas)[0]", (_BALLS, *_BALL_ROWS)),
-    Fault("blocks as turns: levels share a user", "solvers/resque/_calls.py", "jnp.minimum(places - starts[level], samples.shape[1] - 1)", "jnp.minimum(places - starts[level], 0)", (_BALLS,)),
+    Fault("blocks as turns: the noise of the plan's loss, of a steeper loss", "solvers/resque/ball_accelerated_erm.py", "jnp.maximum(numbers.outer.lipschitz, objective.lipschitz)", "numbers.outer.lipschitz", ("tests/solvers/test_ball_accelerated_erm.py", "tests/solvers/test_edited_resque.py", _BALLS)),
+    Fault("blocks as turns: phases read the queries of the first", "solvers/resque/_calls.py", "firsts = jnp.cumsum(counts) - counts", "firsts = 0 * counts", (*_CALLS, _BALLS)),
+    Fault("blocks as turns: the noise of the first level for all", "solvers/resque/_calls.py", "* lengths / jnp.asarray(betas)[levels]", "* lengths / jnp.asarray(betas)[0]", (*_CALLS, _BALLS, *_BALL_ROWS)),
+    Fault("blocks as turns: levels share a user", "solvers/resque/_calls.py", "jnp.minimum(places - starts[level], samples.shape[1] - 1)", "jnp.minimum(places - starts[level], 0)", (*_CALLS, _BALLS)),
     Fault("phased turns: groups of the first phase for all", "solvers/user_level/phased_sgd.py", "users = first + jnp.arange", "users = 0 * first + jnp.arange", rows("phased_sgd, clipped")),
     Fault("phased turns: the clip of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"clip_norm\" else each)\n", (_PHASED, *rows("phased_sgd, clipped"))),
     Fault("phased turns: the radius of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"radius\" else each)\n", (_PHASED, *rows("phased_sgd, tested"))),

@@ -25,7 +25,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
@@ -41,7 +40,6 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import (
 )
 from dpsco_jax.oracles import (
     ByStep,
-    Estimate,
     Oracle,
     gradients,
     sampling,
@@ -201,8 +199,7 @@ class Clipped:
             # No gradient is held of users with one item: as many at once as no row is read in vain for.
             chunk = max(chunk, data.block.least) if data.block.batch is None else chunk
         oracle, prepare = self._form(objective, shapes, start, sampler, chunk)
-        if self._by_item and isinstance(data, Part):
-            oracle = _counted(oracle, run.batch_size)
+        # Rows beyond the users of a step are zeros, and add nothing.
         combine = transforms.clipped_mean if self._by_item else transforms.summed_contributions
         aggregate = combine(self.clip_norm, run.batch_size, run.relation)
         release = transforms.privatize(aggregate, key, run.noise_multiplier, run.proven)
@@ -553,15 +550,3 @@ def _rows(data: Any, prepare: Callable[[UserData], Any]) -> Any:
     if isinstance(data, Part):
         return data.rows
     return data.mapped(prepare) if isinstance(data, StoredUsers) else prepare(data)
-
-
-def _counted(rows: Oracle, users: Any) -> Oracle:
-    """The oracle of rows, the first of which are users; the others stand for nobody."""
-
-    def oracle(key: jax.Array, params: Any, data: Any) -> Estimate:
-        found = rows(key, params, data)
-        places = len(jax.tree.leaves(found.gradient)[0])
-        counted = jnp.arange(places, dtype=jnp.int32) < users
-        return found._replace(extra_args={**found.extra_args, "user_mask": counted})
-
-    return oracle

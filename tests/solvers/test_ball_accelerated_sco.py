@@ -179,6 +179,26 @@ def _data_of(plan):
     return UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
 
 
+def test_noise_fits_the_loss_that_runs():
+    """Nothing is clipped: a plan for a loss of half the slope has the noise of the objective's own."""
+    plan = _blocks(1)
+    data, (block,) = _data_of(plan), plan.parts
+
+    def found(slope):
+        parts = (
+            dataclasses.replace(block, outer=dataclasses.replace(block.outer, lipschitz=slope)),
+        )
+        edited = dataclasses.replace(plan, parts=parts)
+        run = jax.jit(
+            lambda key: ball_accelerated_sco.solve(key, edited, ABSOLUTE, data, jnp.ones(2))
+        )
+        return np.asarray(run(jax.random.key(1)).params)
+
+    own = float(ABSOLUTE.lipschitz)
+    np.testing.assert_array_equal(found(0.5 * own), found(own))
+    assert not np.array_equal(found(2.0 * own), found(own))
+
+
 @pytest.mark.parametrize(
     "sampling",
     ["without_replacement", pytest.param("with_replacement", marks=pytest.mark.slow)],

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax._checks import require
-from dpsco_jax._numerics import as_floats
+from dpsco_jax._numerics import array_namespace, as_floats
 
 LEAST_NOISE = 2.0**-100
 """The least scale of noise of which anything is proven: below 2^-126 float32 noise is zero."""
@@ -42,6 +43,24 @@ def drawable(*scales: Any) -> Any:
     for scale in found[1:]:
         good = good & (scale >= LEAST_NOISE)
     return good
+
+
+def same_numbers(found: Any, proven: Any) -> Any:
+    """Whether two trees of numbers are the same, NaN for NaN: what was edited proves nothing.
+
+    Args:
+        found: the numbers that run; may be traced.
+        proven: those of a proof.
+    """
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (found, proven)]
+    if structures[0] != structures[1]:
+        return np.bool_(False)
+    same: Any = np.bool_(True)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(proven), strict=True):
+        xp = array_namespace(one, other)
+        a, b = xp.asarray(one), xp.asarray(other)
+        same = same & ((a == b) | ((a != a) & (b != b)))
+    return same
 
 
 def within_floats(name: str, value: Any, sensitivity: Any, *lengths: Any) -> Any:

@@ -21,9 +21,6 @@ from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _plan_base, _planning
 
-# Parts of solvers still ask for it here.
-require_request = _planning.require_request
-
 
 def require_run(
     made: type,

@@ -283,6 +283,8 @@ def solve(
     stored = isinstance(getattr(plan, "mean", None), Clipped)
     _require_releases(plan)
     _arguments.require_run(FirstOrder, key, plan, objective, data, params, trace, stored)
+    if plan.pull is not None:
+        _checks.require_nonnegative("plan.pull", plan.pull)
     if center is not None:
         _checks.require(plan.pull is not None, "center", "a point", "None: the plan has no pull")
         _arguments.require_like("center", center, params)

@@ -53,7 +53,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _planning
+from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.work import Work
 
 __all__ = [
@@ -481,7 +481,7 @@ def clipped(
     Raises:
         ValueError: an argument is out of range.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    problem, budget = _planning.require_request(problem, budget, least_users=1)
     everybody, users = sampling == "full", problem.num_users
     batch_size = users if everybody and batch_size is None else batch_size
     batch = _checks.require_integer("batch_size", batch_size, users if everybody else 1, users)

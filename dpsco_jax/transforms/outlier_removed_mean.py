@@ -114,7 +114,7 @@ def outlier_removed_mean(
     # Traced numbers cannot raise: nothing is promised of a radius that is no length.
     _, (length, noise) = as_floats(radius, run.noise_stddev)
     drawn = positive_and_finite(length) & drawable(length * noise)
-    loss = privacy.unbounded_unless(drawn, run.cost)
+    loss = privacy.unbounded_unless(drawn, run.charged)
     stream = sparse_vector.below_threshold(run.threshold, run.test_epsilon, run.score_sensitivity)
 
     def init(params: Any) -> OutlierRemovedState:

@@ -83,7 +83,7 @@ def winsorized_mean(
     require_positive("noise_multiplier", releases.noise_multiplier)
     require_positive("bound", releases.bound)
     run = releases.lowered()
-    loss = run.cost
+    loss = run.charged
     nothing = jax.tree.map(lambda x: 0.0 * jnp.zeros_like(jnp.asarray(x, float)), loss)
 
     def init(params: Any) -> WinsorizedMeanState:

@@ -114,6 +114,8 @@ FAULTS = (
     Fault("phased turns: the clip of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"clip_norm\" else each)\n", (_PHASED, *rows("phased_sgd, clipped"))),
     Fault("phased turns: the radius of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"radius\" else each)\n", (_PHASED, *rows("phased_sgd, tested"))),
     Fault("tested turns: the users of the next phase count", "_stacking.py", "                each = alike(each)\n", "                each = alike([max(each)] * len(each) if field.name == \"num_users\" else each)\n", _TESTS_IN_TURN),
+    Fault("tested turns: an edited run costs what was proven of another", "transforms/outlier_removed_mean.py", "privacy.unbounded_unless(drawn, run.charged)", "privacy.unbounded_unless(drawn, run.cost)", ("tests/transforms/test_lowered_runs.py",)),
+    Fault("winsorized turns: an edited run costs what was proven of another", "transforms/winsorized_mean.py", "loss = run.charged", "loss = run.cost", ("tests/transforms/test_lowered_runs.py",)),
     Fault("tested turns: the noise of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"noise_stddev\" else each)\n", _TESTS_IN_TURN),
     Fault("tested turns: the loss of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"cost\" else each)\n", _TESTS_IN_TURN),
 )  # fmt: skip

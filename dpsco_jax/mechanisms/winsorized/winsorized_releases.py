@@ -11,6 +11,7 @@ the numbers that ``winsorized_mean`` runs, whatever they were before; where one 
 loss and certificate are infinite.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -19,7 +20,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
 from dpsco_jax._checks import require_choice
-from dpsco_jax._conditions import drawable, positive_and_finite
+from dpsco_jax._conditions import drawable, positive_and_finite, same_numbers
 from dpsco_jax._numerics import array_namespace, as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import rotations
@@ -179,7 +180,7 @@ class WinsorizedReleases:
 
     def lowered(self) -> "WinsorizedRun":
         """What a run uses of the queries: sizes and scales of noise as numbers, and the loss of one."""
-        return WinsorizedRun(
+        made = WinsorizedRun(
             capacity=self.num_users,
             dim=self.dim,
             form=self.form,
@@ -197,7 +198,10 @@ class WinsorizedReleases:
             noise_scale=self.noise_scale,
             coarse_stddev=self.coarse_stddev,
             cost=self.query_loss(),
+            proven_form=self.form,
+            proven=None,
         )
+        return dataclasses.replace(made, proven=made.numbers)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all queries cost."""
@@ -263,6 +267,8 @@ class WinsorizedRun:
         noise_scale: of the final mean.
         coarse_stddev: of the noise of the coarse mean.
         cost: the loss of one query.
+        proven_form: the form for which it was proven.
+        proven: the ``numbers`` for which it was proven.
     """
 
     capacity: int = static(joined=max)
@@ -282,10 +288,26 @@ class WinsorizedRun:
     noise_scale: Number
     coarse_stddev: Number
     cost: privacy.PrivacyLoss
+    proven_form: str = static()
+    proven: Any
 
     def lowered(self) -> "WinsorizedRun":
         """Itself."""
         return self
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """What the proof rests on, for this run."""
+        ranges = self.coordinate_radius, self.bin_width, self.range_epsilon, self.ball_radius
+        final = self.noise_multiplier, self.sensitivity, self.noise_scale
+        coarse = self.coarse_multiplier, self.coarse_sensitivity, self.coarse_stddev
+        return self.num_users, self.bound, *ranges, *final, *coarse
+
+    @property
+    def charged(self) -> privacy.PrivacyLoss:
+        """``cost``; infinite for another form or other numbers than those that it was proven for."""
+        same = same_numbers(self.numbers, self.proven) & (self.form == self.proven_form)
+        return privacy.unbounded_unless(same, self.cost)
 
     @property
     def padded(self) -> int:

@@ -27,6 +27,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
+from dpsco_jax._conditions import same_numbers
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import float32_above
 from dpsco_jax._pytrees import Number, pytree, static
@@ -151,7 +152,7 @@ class ConcentratedReleases:
     def lowered(self) -> "ConcentratedRun":
         """What a run uses of the phase: all sizes as numbers, and the loss of the whole."""
         run = proof.as_run(self)
-        return ConcentratedRun(
+        made = ConcentratedRun(
             capacity=self.batch_size,
             test=self.test,
             selection=self.selection,
@@ -165,7 +166,10 @@ class ConcentratedReleases:
             noise_stddev=self.noise_stddev,
             sensitivity=run.sensitivity,
             cost=loss.unbounded_unless(run.holds, _loss.phase_loss(run.phase)),
+            proven_words=(),
+            proven=None,
         )
+        return dataclasses.replace(made, proven_words=made.words, proven=made.numbers)
 
     def delta_at(self, epsilon: float) -> float:
         """The least δ proven at ``epsilon``; host, from the numbers that the mechanism uses."""
@@ -229,6 +233,8 @@ class ConcentratedRun:
         noise_stddev: σ in score radii.
         sensitivity: κ, of the mean, in score radii.
         cost: the loss of the whole phase.
+        proven_words: the ``words`` for which it was proven.
+        proven: the ``numbers`` for which it was proven.
     """
 
     capacity: int = static(joined=max)
@@ -244,10 +250,29 @@ class ConcentratedRun:
     noise_stddev: Number
     sensitivity: Number
     cost: loss.PrivacyLoss
+    proven_words: tuple[str, ...] = static()
+    proven: Any
 
     def lowered(self) -> "ConcentratedRun":
         """Itself."""
         return self
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What the proof rests on beside numbers."""
+        return self.test, self.selection, self.relation.name
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        """What the proof rests on, for this run."""
+        sizes = self.scheme, self.num_users, self.num_steps, self.sensitivity
+        return *sizes, self.keep_level, self.threshold, self.test_epsilon, self.noise_stddev
+
+    @property
+    def charged(self) -> loss.PrivacyLoss:
+        """``cost``; infinite for other words or numbers than those that it was proven for."""
+        same = same_numbers(self.numbers, self.proven)
+        return loss.unbounded_unless(same & (self.words == self.proven_words), self.cost)
 
     @property
     def score_sensitivity(self) -> float:

@@ -32,7 +32,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _plan_base, plans
+from dpsco_jax.solvers import _plan_base, _planning, plans
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
@@ -338,7 +338,7 @@ def draft(
     Raises:
         ValueError: an argument is out of range, or the loss has no proof.
     """
-    problem, budget = _arguments.require_request(problem, budget)
+    problem, budget = _planning.require_request(problem, budget)
     num_users, distance = problem.num_users, problem.require_distance()
     _calls.require_linear(problem.objective)
     _checks.require_instance("calls", calls, Calls)

@@ -17,7 +17,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _planning, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._accounting import OfCalls
@@ -138,7 +138,7 @@ def draft(
     Raises:
         ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
     """
-    problem, budget = _arguments.require_request(problem, budget)
+    problem, budget = _planning.require_request(problem, budget)
     objective, num_users = problem.objective, problem.num_users
     _calls.require_linear(objective)
     radius = _checks.require_real("ball_radius", ball_radius, 0)

@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from dpsco_jax import privacy
 from dpsco_jax._argument_kinds import Count, checked
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments
+from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa
 from dpsco_jax.solvers.sampling import regularized, value_queries
 
@@ -112,7 +112,7 @@ def compare(
     Raises:
         ValueError: an argument is of another kind.
     """
-    problem, budget = _arguments.require_request(problem, budget)
+    problem, budget = _planning.require_request(problem, budget)
     made = [
         _route(
             "regularized",

@@ -47,7 +47,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, plans
+from dpsco_jax.solvers import _arguments, _planning, plans
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level._auto_candidates import CANDIDATES, Candidate
 from dpsco_jax.solvers.user_level._auto_predictions import Setting
@@ -179,7 +179,7 @@ def plan(
             dense or there are none, there is no speed to rank seconds by, R is not finite, or no candidate is
             possible (with ``rank_by="bound"``: none with a finite bound); the message has the reasons.
     """
-    problem, budget = _arguments.require_request(problem, budget)
+    problem, budget = _planning.require_request(problem, budget)
     problem = dataclasses.replace(problem, distance=problem.require_distance())
     settings = {} if settings is None else settings
     _checks.require_instance("settings", settings, Mapping)

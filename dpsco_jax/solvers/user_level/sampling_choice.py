@@ -45,7 +45,7 @@ from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.releases import GaussianSteps
 from dpsco_jax.privacy.sampling import Poisson
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _arguments, _planning, plans
+from dpsco_jax.solvers import _planning, plans
 
 __all__ = ["Choice", "Plan", "plan"]
 
@@ -191,7 +191,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or no k in ``kept`` leaves B items.
     """
-    problem, budget = _arguments.require_request(problem, budget, least_users=1)
+    problem, budget = _planning.require_request(problem, budget, least_users=1)
     users, items = problem.num_users, problem.items_per_user
     batch_size = _checks.require_integer("batch_size", batch_size, 1, users * items)
     counts = _kept(kept, items)

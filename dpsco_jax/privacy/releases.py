@@ -33,7 +33,7 @@ from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.privacy import _renyi_noise
 from dpsco_jax.privacy._kinds import Composition, repeated
 from dpsco_jax.privacy._renyi_noise import least_multiplier, rule_of_thumb
-from dpsco_jax.privacy.certificates import Certificate, certificate_of
+from dpsco_jax.privacy.certificates import Certificate, accounted_by, certificate_of
 from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.curves import subsampling
 from dpsco_jax.privacy.dp_accounting import events
@@ -46,9 +46,10 @@ from dpsco_jax.privacy.sampling import (
     PoissonUsers,
     Proven,
     WithoutReplacement,
+    WithReplacement,
 )
 
-Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement
+Scheme = FullBatch | Poisson | PoissonItems | PoissonUsers | WithoutReplacement | WithReplacement
 
 ACCOUNTANTS = ("pld", "rdp")
 KEPT_SECRET = ("the key and the users sampled in each step stay secret",)
@@ -90,6 +91,8 @@ class GaussianSteps(NamedTuple):
     def noise_multiplier(self, epsilon: float, delta: float, accountant: str) -> float:
         """The smallest multiplier that meets (ε, δ) by ``"pld"`` or by the ledger's ``"rdp"``.
 
+        Of draws with replacement the ledger's curve is all that is known, and serves for both.
+
         Raises:
             ValueError: there is no such multiplier.
         """
@@ -102,7 +105,7 @@ class GaussianSteps(NamedTuple):
     def _noise_multiplier(
         self, scheme: str, epsilon: float, delta: float, accountant: str
     ) -> float:
-        if accountant == "pld":
+        if accountant == "pld" and not isinstance(self.scheme, WithReplacement):
             value = certified_noise_multiplier(
                 self.scheme,
                 self.num_steps,
@@ -134,6 +137,8 @@ class GaussianSteps(NamedTuple):
     def _rate(self) -> float:
         if isinstance(self.scheme, WithoutReplacement):
             return self.scheme.batch_size / self.scheme.population_size
+        if isinstance(self.scheme, WithReplacement):
+            return self.scheme.num_draws / self.scheme.population_size
         if isinstance(self.scheme, Poisson | PoissonItems | PoissonUsers):
             return float(self.scheme.probability)  # type: ignore[arg-type]
         return 1.0
@@ -162,21 +167,32 @@ class GaussianSteps(NamedTuple):
         """ε of the run by its Rényi curve: what the ledger will say, in float64."""
         return float(epsilon(self.loss(float(noise_multiplier)), float(delta)))
 
+    @property
+    def _paired(self) -> Any:
+        """The scheme; ``ValueError`` where no pair of laws is known that dominates a release."""
+        known = not isinstance(self.scheme, WithReplacement)
+        require(known, "scheme", self.scheme, "one of which a dominating pair is known")
+        return self.scheme
+
     def composition(self, noise_multiplier: float) -> Composition:
         """What the run releases, for our own accountants on the host.
 
         Raises:
             ValueError: the scheme has no proof under the relation.
         """
-        release = self.scheme.gaussian_release(float(noise_multiplier), self.relation)
+        release = self._paired.gaussian_release(float(noise_multiplier), self.relation)
         return repeated(release, self.num_steps)
 
     def event(self, noise_multiplier: float) -> DpEvent:
         """What the run releases, for any accountant on the host, and for joining with other events."""
-        return events.repeated(self.scheme.gaussian_event(float(noise_multiplier)), self.num_steps)
+        return events.repeated(self._paired.gaussian_event(float(noise_multiplier)), self.num_steps)
 
     def certificate(self, noise_multiplier: float, delta: float) -> Certificate:
         """The guarantee of the run with this noise by the tightest accountant."""
+        if isinstance(self.scheme, WithReplacement):
+            found = self.ledger_epsilon(noise_multiplier, delta)
+            accountant = accounted_by("Rényi curves")
+            return Certificate(found, float(delta), self.relation, accountant, KEPT_SECRET)
         releases = self.composition(noise_multiplier)
         return certificate_of([releases], float(delta), self.relation, KEPT_SECRET)
 
@@ -191,8 +207,10 @@ class GaussianReleases:
         population_size: N, users of the run.
         batch_size: K, users of a step; N for everybody; the expected number under Poisson sampling.
         num_steps: T.
-        sampling: ``"fixed"``, K users without replacement, or ``"poisson"``, each with probability K/N.
-        noise_multiplier: standard deviation over the ℓ2 sensitivity under ``relation``.
+        sampling: ``"fixed"``, K users without replacement; ``"poisson"``, each with probability K/N;
+            ``"replacement"``, K draws, each of any user.
+        noise_multiplier: standard deviation over the ℓ2 sensitivity under ``relation``; to a single draw
+            with replacement.
         delta: δ of the certificate.
         poisson_relation: under which Poisson samples are accounted for; batches of a fixed size are under
             REPLACE_ONE. The noise multiplier is over C, a bound on a contribution, under
@@ -202,7 +220,7 @@ class GaussianReleases:
     population_size: int = static()
     batch_size: int = static()
     num_steps: int = static()
-    sampling: str = static(choices=("fixed", "poisson"))
+    sampling: str = static(choices=("fixed", "poisson", "replacement"))
     noise_multiplier: Number
     delta: Number
     poisson_relation: NeighboringRelation = static(
@@ -215,6 +233,8 @@ class GaussianReleases:
         sizes = self.population_size, self.batch_size, self.num_steps
         if self.sampling == "poisson":
             return poisson(*sizes, self.poisson_relation)
+        if self.sampling == "replacement":
+            return with_replacement(*sizes)
         return fixed_size(*sizes)
 
     @property
@@ -240,8 +260,13 @@ class GaussianReleases:
         """What a run uses of them: all sizes as numbers, and the loss of one step.
 
         Raises:
-            ValueError: if a concrete noise multiplier is not positive.
+            ValueError: if a concrete noise multiplier is not positive, or draws are with replacement, of
+                which no mean of users is.
         """
+        by_user = self.sampling != "replacement"
+        require(
+            by_user, "sampling", self.sampling, "that of users: items are drawn with replacement"
+        )
         require_positive("noise_multiplier", self.noise_multiplier)
         scheme, relation, num_steps = self.steps
         return GaussianRun(
@@ -306,6 +331,14 @@ def fixed_size(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps
     steps = require_integer("num_steps", num_steps, 1)
     scheme = FullBatch() if batch == users else WithoutReplacement(users, batch)
     return GaussianSteps(scheme, NeighboringRelation.REPLACE_ONE, steps)
+
+
+def with_replacement(num_users: int, num_draws: int, num_steps: int) -> GaussianSteps:
+    """Draws that are independent of each other; one user may be replaced."""
+    users = require_integer("num_users", num_users, 2)
+    draws = require_integer("batch_size", num_draws, 1)
+    steps = require_integer("num_steps", num_steps, 1)
+    return GaussianSteps(WithReplacement(users, draws), NeighboringRelation.REPLACE_ONE, steps)
 
 
 def poisson(

@@ -59,6 +59,7 @@ from dpsco_jax.solvers.work import Work
 __all__ = [
     "Clipped",
     "ClippedItems",
+    "ClippedSums",
     "Mean",
     "Opened",
     "OutlierRemoved",
@@ -226,42 +227,71 @@ class Clipped:
         )
 
 
+class ClippedSums:
+    """What means of clipped contributions have in common whose releases are of their own kind."""
+
+    releases: Any
+    clip_norm: Any
+    noise_stddev: Any
+
+    def loss(self) -> privacy.PrivacyLoss:
+        """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
+        return _planning.bounded_loss(self.clip_norm, self.noise_stddev(1), self.releases)
+
+    def certificate(self) -> privacy.Certificate:
+        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
+        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev(1))
+        return self.releases.certificate()  # type: ignore[no-any-return]
+
+
 @pytree
-class ClippedItems:
+class ClippedItems(ClippedSums):
     """Gradients of items clipped one by one; the guarantee is for users, with all their slots.
 
     Attributes:
         chunk_size: items whose gradients are held at once.
-        scheme: of the users, as they are drawn with their items: all of both, or so many draws of one item.
+        items_per_user: m, item slots of a user.
+        releases: ``GaussianReleases`` of everybody, with all items, or of draws of one item with
+            ``"replacement"``. The noise multiplier is σ over 2mC, or over 2C for a single draw.
         clip_norm: C, of an item.
-        noise_multiplier: σ over 2mC for all items of m slots, over 2C for a single draw.
     """
 
     chunk_size: int = static()
-    scheme: FullBatch | WithReplacement = static()
+    items_per_user: int = static()
+    releases: Any
     clip_norm: Number
-    noise_multiplier: Number
 
-    def work_for(self, num_users: int, item: _costs.Item) -> Work:
-        """What one release costs; of all items of so many users, or of those that are drawn."""
-        drawn = getattr(self.scheme, "num_draws", num_users * item.slots)
-        single = item._replace(slots=1)
+    @property
+    def items_per_record(self) -> int:
+        """Items of what is drawn: a single one, or all of a user."""
+        return 1 if self.releases.sampling == "replacement" else self.items_per_user
+
+    def noise_stddev(self, dim: int) -> Any:
+        """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
+        del dim
+        return 2 * self.releases.noise_multiplier * self.clip_norm / self.releases.batch_size
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs."""
+        drawn, single = self.releases.batch_size * self.items_per_record, item._replace(slots=1)
         return _costs.clipped_sum(drawn, single) + _costs.release(item.dim)
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
-            ValueError: if the data have not the number of users from which the scheme draws, or the clip norm
-                is an array of integers or narrower than float32, in which ``slots`` times it may wrap around.
+            ValueError: if the data have not the number of users, or of slots, that the releases are for,
+                these are of another sampling, or the clip norm is an array of integers or narrower than
+                float32, in which ``slots`` times it may wrap around.
         """
+        scheme = self.releases.scheme
+        _checks.require_instance("releases.scheme", scheme, FullBatch | WithReplacement)
         _checks.require_wide_numbers("clip_norm", self.clip_norm)
-        draws = None
-        if isinstance(self.scheme, WithReplacement):
-            _planning.require_accounted(self.scheme.population_size, data)
-            draws = self.scheme.num_draws
+        _planning.require_accounted(self.releases.population_size, data)
         users, slots = jax.tree.leaves(data.items)[0].shape[:2]
-        total = users * slots
+        planned = f"of {self.items_per_user} item slots a user, as planned"
+        _checks.require(slots == self.items_per_user, "data", slots, planned)
+        draws, total = getattr(scheme, "num_draws", None), users * slots
         # Every slot is a user with one item, so each item's gradient is clipped by itself.
         items = jax.tree.map(lambda leaf: leaf.reshape(total, 1, *leaf.shape[2:]), data)
         sampler = None if draws is None else lambda k: sampling.with_replacement(k, total, draws)
@@ -272,7 +302,7 @@ class ClippedItems:
             (slots * self.clip_norm, total) if draws is None else (self.clip_norm, draws)
         )
         aggregate = transforms.summed_contributions(largest, divisor, _planning.REPLACE_ONE)
-        release = transforms.privatize(aggregate, key, self.noise_multiplier, self.scheme)
+        release = transforms.privatize(aggregate, key, self.releases.noise_multiplier, scheme)
         return Opened(oracle, rows, release)
 
 

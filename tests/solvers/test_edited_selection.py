@@ -318,5 +318,8 @@ def test_what_is_claimed_is_what_runs(name):
                 changes = [2 * value] if path[-1] != "chunk_size" else []
                 changes.append(max(1, value // 2))
             for change in changes:
-                plan = _edited(case.plan, path, change)
+                try:
+                    plan = _edited(case.plan, path, change)
+                except ValueError:  # sizes that do not fit are refused where they are edited
+                    continue
                 _check(case, run, noise, plan, (name, path, change))

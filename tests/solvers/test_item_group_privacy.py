@@ -1,6 +1,5 @@
 """Item-level DP-SGD for users: what one user can move, the two ways from items to users, its bound."""
 
-import dataclasses
 import functools
 import math
 
@@ -59,7 +58,7 @@ def _examples(seed=0, scale=1.0):
 
 
 def _noiseless(plan, **changes):
-    return dataclasses.replace(plan, noise_multiplier=1e-12, **changes)
+    return plan.replace(noise_multiplier=1e-12, **changes)
 
 
 def test_without_noise_each_item_is_clipped_by_itself():
@@ -211,7 +210,7 @@ def test_bad_arguments():
             _plan(**{name: value})
     with pytest.raises(ValueError, match="distance must be"):
         _plan(LINEAR)
-    with pytest.raises(ValueError, match=r"plan\.items_per_user = 4 slots, got 3"):
+    with pytest.raises(ValueError, match="of 4 item slots a user, as planned, got 3"):
         group.solve(
             jax.random.key(0), _plan(items_per_user=4), LOGISTIC, _examples(), jnp.zeros(DIM)
         )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems import losses
@@ -50,7 +50,8 @@ def _clipped(batch=3, sampling="fixed", shift="user"):
 
 
 def _drawn(draws=4):
-    return means.ClippedItems(4, privacy.WithReplacement(USERS, draws), 1.0, 1.0)
+    releases = GaussianReleases(USERS, draws, 2, "replacement", 1.0, 1e-3)
+    return means.ClippedItems(4, ITEMS, releases, 1.0)
 
 
 @pytest.mark.parametrize("users", [USERS - 1, USERS + 1])
@@ -140,18 +141,25 @@ def test_winsorized_means_refuse_other_users():
         _refuses(means.Winsorized(4, releases), users, expected)
 
 
-@pytest.mark.parametrize(
-    "scheme", [privacy.WithoutReplacement(1000, 1), privacy.Poisson(0.01), None, "full"]
-)
-def test_items_are_drawn_by_two_schemes_only(scheme):
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+def test_items_are_drawn_by_two_schemes_only(sampling):
     # Everybody took part while a batch of one in 1000 was charged: ε = 0.6 for 7.1.
-    with pytest.raises(ValueError, match="scheme"):
-        means.ClippedItems(4, scheme, 1.0, 1.0)
+    releases = GaussianReleases(USERS, USERS - 1, 2, sampling, 1.0, 1e-3)
+    _refuses(means.ClippedItems(4, ITEMS, releases, 1.0), USERS, "scheme must be")
 
 
-def test_items_refuse_a_clip_that_wraps_around():
-    mean = means.ClippedItems(4, privacy.FullBatch(), np.uint8(200), 1.0)
-    _refuses(mean, USERS, "clip_norm must be of numbers")
+def test_users_are_not_drawn_with_replacement():
+    mean = _clipped(sampling="replacement")
+    _refuses(mean, USERS, "sampling must be that of users")
+    with pytest.raises(ValueError, match="sampling must be that of users"):
+        mean.lowered()
+
+
+def test_items_refuse_a_clip_that_wraps_around_and_users_of_more_slots():
+    releases = GaussianReleases(USERS, USERS, 2, "fixed", 1.0, 1e-3)
+    narrow = means.ClippedItems(4, ITEMS, releases, np.uint8(200))
+    _refuses(narrow, USERS, "clip_norm must be of numbers")
+    _refuses(means.ClippedItems(4, ITEMS - 1, releases, 1.0), USERS, "data must be of 1 item slots")
 
 
 @pytest.mark.parametrize(

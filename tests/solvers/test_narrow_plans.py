@@ -43,7 +43,7 @@ def test_a_clip_in_a_narrow_dtype_is_refused(value):
     items = planned(item_group_privacy.plan, LINEAR, **BUDGET, dim=3, num_steps=4)
     cases = [
         (finite_class, _class(bound=value), ABSOLUTE, CANDIDATES),
-        (item_group_privacy, dataclasses.replace(items, clip_norm=value), LINEAR, jnp.zeros(3)),
+        (item_group_privacy, items.replace(clip_norm=value), LINEAR, jnp.zeros(3)),
     ]
     for solver, plan, objective, params in cases:
 

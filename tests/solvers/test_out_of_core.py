@@ -11,7 +11,6 @@ import pytest
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
-from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
@@ -199,8 +198,9 @@ def test_who_cannot_run_on_disk_is_told(tmp_path):
     with pytest.raises(ValueError, match="data must be of type UserData"):
         erm.solve(key, _of_erm(), OBJECTIVE, stored, START)
     arguments = (methods.ProjectedSgd(0.1), OBJECTIVE, stored, START, STEPS, 1)
+    items = means.ClippedItems(8, 1, plan.mean.releases, 1.0)
     with pytest.raises(ValueError, match="mean must be of type Clipped"):
-        first_order.run(jax.random.key(7), means.ClippedItems(8, FullBatch(), 1.0, 1.0), *arguments)
+        first_order.run(jax.random.key(7), items, *arguments)
     for shift, wrong in (("round", "data must be UserData for a mean"), ("item", "UserData")):
         shifted = dataclasses.replace(plan.mean, shift=shift, smoothing_radius=0.1)
         with pytest.raises(ValueError, match=wrong):

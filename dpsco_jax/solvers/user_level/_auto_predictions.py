@@ -117,7 +117,7 @@ def item_sgd(p: Setting, plan: Any) -> float:
     """Prediction for ``item_group_privacy``."""
     model, clip, step = p.nominal, float(plan.clip_norm), float(plan.step_size)
     # Each draw is one item, whose gradient differs from the mean as items do.
-    drawn = 0.0 if plan.batch_size is None else 1.0 / plan.batch_size
+    drawn = 1.0 / plan.batch_size if plan.sampling == "replacement" else 0.0
     each = model.typical**2 * model.curvatures * drawn
     response = descent.averaged(model.hessian(clip), step, plan.num_steps)
     return risk(p, response, plan.noise_stddev**2 + each, step * clip)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dpsco_jax.geometry import domains
 from dpsco_jax.problems.labels import LabelRange
 from dpsco_jax.problems.objective import LinearModel, Objective
 
@@ -122,3 +123,57 @@ def require_proven(objective: Objective) -> Proof:
                 f" {value!r}. {_KNOWN}"
             )
     return proof
+
+
+class Contracting(NamedTuple):
+    """What is proven of an objective whose gradient steps contract.
+
+    Attributes:
+        lipschitz: L of every item's loss.
+        smoothness: H of every item's loss.
+        loss_strong_convexity: μ of every item's loss.
+        ridge: of the regularizer.
+        diameter: of the domain.
+        gap: how far apart the gradients of two items are, at points within a radius of the origin; 2L for
+            none.
+    """
+
+    lipschitz: float
+    smoothness: float
+    loss_strong_convexity: float
+    ridge: float
+    diameter: float
+    gap: float
+
+
+def require_contracting(objective: Objective, radius: float | None = None) -> Contracting:
+    """The constants of an objective, if they are proven and smooth; on the whole space if a radius is given.
+
+    Args:
+        objective: of ``problems.losses``, on a domain of ``geometry.domains``.
+        radius: how far from the origin points may be, where constants on the domain alone will not do.
+
+    Raises:
+        ValueError: nothing proves that the loss is convex, Lipschitz and smooth there with these constants,
+            or that the domain is a convex set of that diameter.
+    """
+    if objective.smoothness is None:
+        raise ValueError("objective must be smooth, for gradient steps to contract, got None")
+    proof = require_proven(objective)
+    lipschitz = float(objective.lipschitz)
+    gap = 2.0 * lipschitz
+    if radius is not None:
+        if not (proof.everywhere and objective.globally_convex_lipschitz):
+            raise ValueError(
+                "objective must be globally_convex_lipschitz: convex and Lipschitz on the whole space by"
+                f" construction, got {objective.globally_convex_lipschitz}"
+            )
+        gap = proof.gradient_gap(radius)
+    return Contracting(
+        lipschitz,
+        float(objective.smoothness),
+        float(objective.loss_strong_convexity),
+        float(objective.ridge),
+        domains.proven_diameter(objective.domain),
+        gap,
+    )

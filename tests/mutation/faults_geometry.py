@@ -5,7 +5,6 @@ from tests.mutation import Fault, rows
 _SOLVER = "solvers/item_level/regularized_sgd.py"
 _MEANS = "solvers/means.py"
 _RUN = "solvers/first_order.py"
-_SCHEDULE = "solvers/_schedules/regularized_sgd.py"
 _RATES = "rates/dimension_free.py"
 _COEFFICIENTS = "problems/restricted_lipschitz.py"
 _OWN = ("tests/solvers/test_regularized_sgd.py",)
@@ -24,9 +23,9 @@ FAULTS = (
     Fault("pulled: pushed", _RUN, "Pull(plan.pull, center),", "Pull(-plan.pull, center),", _OWN),
     Fault("pulled: the last point is reported", _SOLVER, "methods.ProjectedSgd(numbers.step_size)", 'methods.ProjectedSgd(numbers.step_size, "last")', _OWN),
     Fault("pulled: a bound for gradients that are clipped", _SOLVER, "mean.clip_norm >= problem.lipschitz and not", "not", _OWN),
-    Fault("pulled: a bound with the noise of half the sensitivity", _SOLVER, "stddev=mean.noise_stddev(dim),", "stddev=mean.noise_stddev(dim) / 2,", _OWN),
-    Fault("pulled: long steps are not refused", _SCHEDULE, "step_size * regularization <= 0.5,", "step_size * regularization <= 50,", _OWN),
-    Fault("pulled: the population's risk without stability", _SCHEDULE, 'if s.risk == "population":\n        # Linear', "if False:\n        # Linear", _OWN),
+    Fault("pulled: a bound with the noise of half the sensitivity", _SOLVER, "float(self.mean.noise_stddev(self.problem.dim))", "float(self.mean.noise_stddev(self.problem.dim)) / 2", _OWN),
+    Fault("pulled: long steps are not refused", _SOLVER, "step_size * regularization <= 0.5,", "step_size * regularization <= 50,", _OWN),
+    Fault("pulled: the population's risk without stability", _SOLVER, 'if s.risk == "population":\n        # Linear', "if False:\n        # Linear", _OWN),
     Fault("tail: an index twice as large", _RATES, "known[2 ** (s - 1) * rank]", "known[np.minimum(2**s * rank, dim)]", _BOUNDS),
     Fault("tail: one subspace less", _RATES, "count = (dim // rank).bit_length()", "count = (dim // rank).bit_length() - 1", _BOUNDS),
     Fault("tail: s in place of its square", _RATES, "levels**2 * 2.0**levels", "levels * 2.0**levels", _BOUNDS),

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import Budget, Problem, privacy, transforms
 from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, methods
-from dpsco_jax.solvers._schedules import private_ac_sa as schedule
 from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.means import Clipped
@@ -36,7 +35,9 @@ _quick = functools.partial(_plan, accountant="rdp")
 
 
 def _problem(users, dim, epsilon, delta, paper, objective=NONSMOOTH, distance=1.0):
-    return schedule.Setting(users, dim, epsilon, delta, distance, paper, objective, 1.0)
+    problem = Problem(objective, num_users=users, dim=dim, distance=distance)
+    budget = Budget(epsilon, delta, allow_large_delta=True)
+    return private_ac_sa._Setting(problem, budget, paper, 1.0)
 
 
 # N, d, ε, δ, then T and B of the paper, then T and B as tightened.
@@ -55,7 +56,7 @@ def test_sizes_of_the_theorem(row):
     found = []
     for paper in (True, False):
         problem = _problem(int(users), int(dim), epsilon, delta, paper)
-        found += schedule.sizes(problem, "direct", None, None)
+        found += private_ac_sa._sizes(problem, "direct", None, None)
     assert found == expected
 
 
@@ -261,7 +262,7 @@ def test_rate_with_exact_smoothed_gradients(kinks):
     factor = smoothing.smoothness_factor(dim)
     for num_steps in (50, 100, 200, 400, 800):
         problem = _problem(1, dim, 1.0, 0.5, False, distance=radius_of_start)
-        radius = schedule._radius(problem, "strongly_convex", num_steps)
+        radius = private_ac_sa._radius(problem, "strongly_convex", num_steps)
         assert radius == pytest.approx(radius_of_start * math.sqrt(2 * factor) / num_steps)
         found = _noiseless(
             jnp.float32(directions),

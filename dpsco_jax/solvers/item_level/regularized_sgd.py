@@ -41,24 +41,26 @@ Example:
 """
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Nonnegative, Positive, one_of
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.rates import dimension_free
+from dpsco_jax.rates import dimension_free, stability
 from dpsco_jax.solvers import _plan_base, _planning, means, methods
-from dpsco_jax.solvers._schedules import regularized_sgd as schedule
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
 
 __all__ = ["plan", "solve"]
 
 _SAMPLING = ("single", "full")
+_RISKS = ("empirical", "population")
 _FULL_STEPS = 200
 _MOST_STEPS = 2**31 - 1
+_GRID = 33
+_ROUNDS = 6
 
 
 @_plan_base.remembers(least_users=1)
@@ -73,7 +75,7 @@ def plan(
     regularization: Nonnegative | None = None,
     step_size: Positive | None = None,
     clip_norm: Positive | None = None,
-    risk: Annotated[str, one_of(*schedule.RISKS)] = "empirical",
+    risk: Annotated[str, one_of(*_RISKS)] = "empirical",
     constants: Constants = "tight",
     accountant: _planning.Accountant = "pld",
     chunk_size: Count = 64,
@@ -126,18 +128,8 @@ def plan(
         accountant=accountant,
         chunk_size=chunk_size,
     )
-    setting = schedule.Setting(
-        coefficients=known,
-        lipschitz=mean.clip_norm,
-        distance=problem.require_distance(),
-        stddev=mean.noise_stddev(dim),
-        num_steps=num_steps,
-        num_users=users,
-        risk=risk,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-    )
-    choose = schedule.paper if constants == "paper" else schedule.tight
+    setting = _Setting(problem, budget, mean, known, risk)
+    choose = _paper if constants == "paper" else _tight
     numbers = choose(setting, rank, step_size, regularization)
     objective = problem.objective
     # A gradient that is clipped is one of another function, and the proof knows no projection and no ridge.
@@ -156,4 +148,130 @@ def plan(
         details={"rank": float(numbers.rank)},
         remarks=Remarks([("bounds the risk", risk)]),
         promised_relation=_planning.REPLACE_ONE,
+    )
+
+
+class _Setting(NamedTuple):
+    """What the choice of rank, step size and pull depends on; ``known`` are the coefficients."""
+
+    problem: Problem
+    budget: privacy.Budget
+    mean: means.Clipped
+    known: np.ndarray
+    risk: str
+
+    @property
+    def stddev(self) -> float:
+        """ν of the noise on each coordinate of a gradient."""
+        return float(self.mean.noise_stddev(self.problem.dim))
+
+
+class _Numbers(NamedTuple):
+    """What is chosen, and what is proven for it."""
+
+    rank: int
+    step_size: float
+    regularization: float
+    excess_bound: float = 0.0
+
+
+def _paper(
+    s: _Setting, rank: int | None, step_size: float | None, regularization: float | None
+) -> _Numbers:
+    """The theorem's numbers, with the noise that there is; ``ValueError`` for η·α > 1/2.
+
+    α = A_k/D; η = D/(ν√(Tk)), for the population D/√(T(G²T/n + kν²)); k as ``optimal_rank`` says.
+    """
+    users, steps = s.problem.num_users, s.mean.releases.num_steps
+    distance = s.problem.require_distance()
+    if rank is None:
+        rank = dimension_free.optimal_rank(s.known, users, s.budget.epsilon, s.budget.delta)
+    if step_size is None:
+        variance = rank * s.stddev**2
+        if s.risk == "population":
+            variance += s.mean.clip_norm**2 * steps / users
+        step_size = distance / math.sqrt(steps * variance)
+    if regularization is None:
+        regularization = dimension_free.regularization(s.known, rank, distance)
+    _require_short(step_size, regularization)
+    numbers = _Numbers(rank, step_size, regularization)
+    bound = _bound(s, numbers, dimension_free.printed_excess_bound)
+    return numbers._replace(excess_bound=float(bound))
+
+
+def _tight(
+    s: _Setting, rank: int | None, step_size: float | None, regularization: float | None
+) -> _Numbers:
+    """Of all ranks the numbers of the least proven bound, what is given kept; refuses as ``_paper`` does."""
+    if step_size is not None and regularization is not None:
+        _require_short(step_size, regularization)
+    ranks = dimension_free.ranks(s.problem.dim) if rank is None else [rank]
+    found = [_least(s, k, step_size, regularization) for k in ranks]
+    return min(found, key=lambda numbers: numbers.excess_bound)
+
+
+def _least(
+    s: _Setting, rank: int, step_size: float | None, regularization: float | None
+) -> _Numbers:
+    """Those of a rank, by a grid on logarithms that is refined."""
+    steps, distance = s.mean.releases.num_steps, s.problem.require_distance()
+    strength = dimension_free.regularization(s.known, rank, distance)
+    if strength == 0 and regularization is None:
+        regularization = 0.0  # nothing to pull against
+    shortest = distance / (math.sqrt(steps) * math.hypot(s.mean.clip_norm, s.stddev))
+    middle = np.array([math.log(step_size or shortest), math.log(regularization or strength or 1)])
+    free = np.array([step_size is None, regularization is None])
+    width = np.where(free, 12.0, 0.0)
+    if not free.any():
+        numbers = _Numbers(rank, step_size, regularization)  # type: ignore[arg-type]
+        return numbers._replace(excess_bound=float(_bound(s, numbers, dimension_free.excess_bound)))
+    best = _Numbers(rank, math.nan, math.nan, math.inf)
+    for _ in range(_ROUNDS):
+        log_eta, log_alpha = (
+            np.linspace(m - w, m + w, _GRID if w else 1) for m, w in zip(middle, width, strict=True)
+        )
+        eta = np.full(1, step_size) if step_size is not None else np.exp(log_eta)
+        alpha = np.full(1, regularization) if regularization is not None else np.exp(log_alpha)
+        # Where the pull binds, the longest step that is proven is a candidate too.
+        etas = np.broadcast_to(eta[:, None], (len(eta), len(alpha)))
+        if step_size is None:
+            with np.errstate(divide="ignore"):
+                etas = np.minimum(etas, (0.5 - 1e-12) / alpha)
+        bounds = _bound(s, _Numbers(rank, etas, alpha), dimension_free.excess_bound)  # type: ignore[arg-type]
+        at = np.unravel_index(np.argmin(bounds), bounds.shape)
+        if bounds[at] < best.excess_bound:
+            chosen = float(etas[at]), float(alpha[at[1]])
+            best = _Numbers(rank, *chosen, float(bounds[at]))
+            middle = np.array([math.log(chosen[0]), math.log(chosen[1] or 1)])
+        width = width / 6
+    return best
+
+
+def _bound(s: _Setting, numbers: _Numbers, of: Any) -> Any:
+    """The bound of these numbers, and for the population how far its loss may be from the mean's."""
+    lipschitz, steps = s.mean.clip_norm, s.mean.releases.num_steps
+    found = of(
+        s.known,
+        numbers.rank,
+        lipschitz=lipschitz,
+        distance=s.problem.require_distance(),
+        stddev=s.stddev,
+        num_steps=steps,
+        step_size=numbers.step_size,
+        regularization=numbers.regularization,
+    )
+    if s.risk == "population":
+        # Linear in η; a pull to a point that both runs share only brings them closer.
+        each = stability.generalization_gap(lipschitz, 1.0, steps, s.problem.num_users, False)
+        found = found + each * numbers.step_size
+    return found
+
+
+def _require_short(step_size: float, regularization: float) -> None:
+    longest = 0.5 / regularization if regularization else math.inf
+    _checks.require(
+        step_size * regularization <= 0.5,
+        "step_size",
+        step_size,
+        f"at most 1/(2 * regularization) = {longest:.6g}; more steps (num_steps) make planned ones shorter",
     )

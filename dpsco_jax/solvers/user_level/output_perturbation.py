@@ -49,7 +49,7 @@ Example:
 
 import dataclasses
 import math
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,11 +57,10 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, _sharding, privacy, transforms
-from dpsco_jax._argument_kinds import Count, Nonnegative, one_of
+from dpsco_jax._argument_kinds import Constants, Count, Nonnegative
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.oracles import user_gradients
 from dpsco_jax.problems import _proofs
@@ -83,24 +82,6 @@ _LEAST_ROOM = 1.0 + 2.0**-11  # a float32 gradient of norm L is not clipped
 _GRADIENT_ROUNDING = 2.0**-20  # of L: a mean over users, summed in blocks
 _STEP_ROUNDING = 2.0**-22  # of the distance from the start, and of the start from the origin
 _OWN_ROUNDING = 1.0 + 2.0**-20  # of the numbers here, in float32
-
-
-class Constants(NamedTuple):
-    """What is proven of an objective.
-
-    Attributes:
-        lipschitz: L of every item's loss.
-        smoothness: H of every item's loss.
-        loss_strong_convexity: μ of every item's loss.
-        ridge: of the regularizer.
-        diameter: of the domain.
-    """
-
-    lipschitz: float
-    smoothness: float
-    loss_strong_convexity: float
-    ridge: float
-    diameter: float
 
 
 @pytree
@@ -131,7 +112,7 @@ class Plan(MadeFor):
     num_steps: int = static()
     constants: str = static(choices=("tight", "paper"))
     chunk_size: int = static()
-    proven_for: Constants = static()
+    proven_for: _proofs.Contracting = static()
     noise_multiplier: Number
     clip_norm: Number
     step_size: Number
@@ -241,7 +222,7 @@ def plan(
     budget: privacy.Budget,
     *,
     regularization: Nonnegative | None = None,
-    constants: Annotated[str, one_of("tight", "paper")] = "tight",
+    constants: Constants = "tight",
     chunk_size: Count = 64,
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
@@ -261,7 +242,7 @@ def plan(
             of it, or nothing is strongly convex (``regularization=0`` without ridge).
     """
     num_users, items_per_user = problem.num_users, problem.items_per_user
-    own = _proven_constants(problem.objective)
+    own = _proofs.require_contracting(problem.objective)
     convex, distance = own.loss_strong_convexity + own.ridge, problem.require_distance()
 
     once = _planning.fixed_size(num_users, num_users, 1)
@@ -339,7 +320,7 @@ def solve(
         kind = jnp.result_type(leaf)
         wide = jnp.promote_types(kind, jnp.float32) == kind
         _checks.require(wide, "params", kind, "real floating, at least float32")
-    found = _proven_constants(objective)
+    found = _proofs.require_contracting(objective)
     if found != plan.proven_for:
         raise ValueError(f"objective must have plan.proven_for = {plan.proven_for}, got {found}")
     oracle_key, noise_key = jax.random.split(key)
@@ -380,22 +361,3 @@ def solve(
     slots = jax.tree.leaves(data.items)[0].shape[1]
     solution = finished(reported, state, plan.user_gradients * slots, end.num_gradients, None)
     return solution._replace(privacy=privacy.unbounded_unless(plan.accounted, solution.privacy))
-
-
-def _proven_constants(objective: Objective) -> Constants:
-    """The constants of an objective, if they are proven and smooth.
-
-    Raises:
-        ValueError: nothing proves that the loss is convex, Lipschitz and smooth with these constants, or that
-            the domain is a convex set of that diameter.
-    """
-    if objective.smoothness is None:
-        raise ValueError("objective must be smooth, for gradient steps to contract, got None")
-    _proofs.require_proven(objective)
-    return Constants(
-        float(objective.lipschitz),
-        float(objective.smoothness),
-        float(objective.loss_strong_convexity),
-        float(objective.ridge),
-        domains.proven_diameter(objective.domain),
-    )

@@ -42,6 +42,7 @@ from dpsco_jax._argument_kinds import Nonnegative, NonnegativeOrInfinite
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.releases import Releases
+from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
@@ -139,6 +140,10 @@ class FirstOrder(_plan_base.ByName):
     def user_gradients(self) -> int:
         """User gradients of the whole run; the expected number under Poisson sampling."""
         return self.num_steps * self.batch_size
+
+    def records(self, data: Any) -> Any:
+        """The data in the rows of which the mean is."""
+        return data
 
     def gradients(self, slots: int) -> int:
         """Item gradients of the whole run on data with so many item slots a user."""
@@ -255,7 +260,7 @@ def solve(
     key: jax.Array,
     plan: FirstOrder,
     objective: Objective,
-    data: UserData | StoredUsers,
+    data: UserData | StoredUsers | ElementData,
     params: Any,
     trace: Callable[[Any, Any, Any], Any] | None = None,
     center: Any = None,
@@ -267,6 +272,7 @@ def solve(
         plan: of ``plan``, or of any solver that is a mean and a method.
         objective: static; close over it when compiling.
         data: with ``plan.num_users`` users; not under ``jit`` if they are on disk, which clipped means take.
+            ``ElementData``, or its units, for plans of ``element_level``.
         params: the starting point; projected onto the domain. Must not depend on the data.
         trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
         center: of the plan's pull, a public point; the starting point if left out.
@@ -282,7 +288,8 @@ def solve(
     """
     stored = isinstance(getattr(plan, "mean", None), Clipped)
     _require_releases(plan)
-    _arguments.require_run(FirstOrder, key, plan, objective, data, params, trace, stored)
+    data = plan.records(data) if isinstance(plan, FirstOrder) else data
+    _arguments.require_run(_kind(plan), key, plan, objective, data, params, trace, stored)
     if plan.pull is not None:
         _checks.require_nonnegative("plan.pull", plan.pull)
     if center is not None:
@@ -348,7 +355,9 @@ def run(
         _checks.require_instance("mean", mean, Clipped)
         project = jax.jit(project)  # rounded as in a compiled run
     start = project(params)
-    oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start)
+    # Updates that are gradient mappings depend on how long the method's steps are.
+    told = {"method": method} if getattr(mean, "takes_method", False) else {}
+    oracle, rows, release, may_halt = mean.open(noise_key, objective, data, start, **told)
     chain = method.on(objective.domain, num_steps)
     rest = _post_processing(optax.chain(_regularizers(objective, pull, start), chain.steps))
     whole = transforms.until_halted(release, rest) if may_halt else optax.chain(release, rest)
@@ -429,9 +438,14 @@ def _solve_turn(
     return run(key, part.mean, part.method, objective, own, params, *numbers)
 
 
+def _kind(plan: Any) -> type:
+    """``FirstOrder``, or the class of a plan that says more of its numbers."""
+    return type(plan) if isinstance(plan, FirstOrder) else FirstOrder
+
+
 def _require_releases(plan: Any) -> None:
     """``ValueError`` where the mean has what one of several runs uses, which proves nothing by itself."""
-    if type(plan) is FirstOrder and plan.mean is not None:
+    if isinstance(plan, FirstOrder) and plan.mean is not None:
         releases = getattr(plan.mean, "releases", None)
         _checks.require_instance("plan.mean.releases", releases, Releases)
 
@@ -443,7 +457,7 @@ def _gradients(plan: FirstOrder, data: UserData) -> int:
 def _check(plan: FirstOrder, objective: Objective, data: UserData, params: Any) -> None:
     """Refuses what a run in a program of its own refuses."""
     _require_releases(plan)
-    _arguments.require_problem(FirstOrder, plan, objective, data, params)
+    _arguments.require_problem(_kind(plan), plan, objective, data, params)
     plan.method.on(objective.domain, plan.num_steps)
 
 

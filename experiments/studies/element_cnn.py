@@ -238,7 +238,7 @@ def make_plan(
         chunk_size=max(1, 64 * slots // study.items_per_user),
     )
     if not finite:
-        return dataclasses.replace(plan, noise_multiplier=0.0), {}
+        return plan.replace(noise_multiplier=0.0), {}
     return plan, {
         "certified_epsilon": plan.certificate().epsilon,
         "user_epsilon": plan.user_certificate().epsilon,

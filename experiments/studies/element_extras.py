@@ -41,7 +41,7 @@ from dpsco_jax.oracles import Estimate, Oracle, user_gradients
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, first_order, methods
-from dpsco_jax.solvers.element_level import _unit_updates, sgd
+from dpsco_jax.solvers.element_level import sgd
 from dpsco_jax.solvers.element_level._releases import ElementReleases
 from dpsco_jax.solvers.means import Opened
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
@@ -140,7 +140,7 @@ class ElementExtras:
 
         def inputs(settings: Settings) -> tuple[sgd.Plan, Any, int]:
             plan, _ = planned(float(settings["epsilon"]))
-            plan = dataclasses.replace(plan, clip_norm=plan.clip_norm * float(settings["clip"]))
+            plan = plan.replace(clip_norm=plan.clip_norm * float(settings["clip"]))
             held, step = int(slots), float(settings["step"])
             size = default_step(plan, held, method == AC_SA)
             return plan, jnp.float32(step * size), int(settings["seed"])
@@ -258,8 +258,9 @@ def _counted(oracle: Oracle) -> Oracle:
 def _run(
     method: str, key: jax.Array, plan: sgd.Plan, step: Any, objective: Any, units: UserData
 ) -> jax.Array:
-    make = AdaptiveUpdates if method == RADIUS else _unit_updates.UnitUpdates
-    mean = make(plan.releases, plan.clip_norm, plan.chunk_size)
+    mean: Any = plan.mean
+    if method == RADIUS:
+        mean = AdaptiveUpdates(plan.releases, plan.clip_norm, plan.chunk_size)
     steps: Any = methods.ProjectedSgd(step, "polynomial")
     if method == AC_SA:
         steps = methods.AcSa(1 / step, 0.0)

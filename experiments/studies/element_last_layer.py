@@ -116,7 +116,7 @@ class ElementLastLayer:
         def plan(settings: Settings) -> Any:
             made = make_plan(self, held, method, float(settings["epsilon"]))[0]
             size = float(settings["step"]) / (1 if method == USER else held)
-            return dataclasses.replace(made, step_size=size)
+            return made.replace(step_size=size)
 
         return Program(
             run,
@@ -173,7 +173,7 @@ def make_plan(
             problem, budget, elements_per_user=held, chunk_size=256, **common, **whole
         )
     if not finite:
-        return dataclasses.replace(plan, noise_multiplier=0.0), {}
+        return plan.replace(noise_multiplier=0.0), {}
     made = plan.certificate().epsilon
     ratio = _user_noise_to_signal(plan) if method == USER else 1 / float(plan.signal_to_noise)
     whole_user = plan.user_certificate().epsilon if method == ELEMENT else made

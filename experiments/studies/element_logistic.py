@@ -140,7 +140,7 @@ class ElementLogistic:
             if method not in UNTUNED:
                 count = 1 if method == USER else slots
                 size = float(settings["first_step"]) / count
-                plan = dataclasses.replace(plan, step_size=size)
+                plan = plan.replace(step_size=size)
             return plan, int(settings["seed"])
 
         return Program(
@@ -203,7 +203,7 @@ def make_plan(
         **how.get(method, {}),
     )
     if not finite:
-        return dataclasses.replace(plan, noise_multiplier=0.0), {"stddev": 0.0}
+        return plan.replace(noise_multiplier=0.0), {"stddev": 0.0}
     made = plan.certificate().epsilon
     facts = {
         "certified_epsilon": made,

@@ -128,7 +128,7 @@ class ElementTables:
             if not is_tuned(method):
                 return plan
             step = float(settings["step"]) * unit_step(plan, task.dim, distance(task))
-            return dataclasses.replace(plan, step_size=step)
+            return plan.replace(step_size=step)
 
         return Program(
             run,

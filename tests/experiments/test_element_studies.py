@@ -181,7 +181,11 @@ def test_every_plan_of_the_tables_protects_its_record(toy):
             assert plan.clip_norm == pytest.approx(1 / math.sqrt(kept))
         if method.startswith("month"):
             assert isinstance(plan, element_sgd.Plan)
-            assert (plan.relation, plan.sampling, plan.protects) == ("replace", "full", "element")
+            assert (plan.relation_name, plan.sampling, plan.protects) == (
+                "replace",
+                "full",
+                "element",
+            )
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.solvers.element_level import federated, sgd
-from dpsco_jax.solvers.element_level._plan import UnitPlan
 
 USERS, SLOTS, DIM = 6, 3, 2
 LOSS = losses.huber(1.0)
@@ -29,7 +28,7 @@ EDITS = {
     "num_steps": (3, RUN),
     "batch_size": (3, RUN),
     "sampling": ("full", REFUSED),  # of which batch_size is no part
-    "relation": ("zero_out", REFUSED),  # nothing is proven of it for sampled users
+    "relation_name": ("zero_out", REFUSED),  # nothing is proven of it for sampled users
     "protects": ("user", RUN),
     "cap": (1.0, RUN),
     "chunk_size": (3, COMPILED),
@@ -37,11 +36,33 @@ EDITS = {
     "clip_norm": (0.1, RUN),
     "step_size": (0.2, RUN),
     "epsilon": (1.5, SAID),  # of the budget: what a run costs follows from its noise
-    "delta": (1e-4, SAID),
     "made_for": (None, REFUSED),  # of another objective; see below
 }
-SERVERS = {"local_steps": (1, RUN), "local_step_size": (0.01, RUN)}
 AVERAGES = {"step_decay": ("sqrt", RUN), "averaging": ("last", RUN)}
+SERVERS = {"local_steps": (1, RUN), "local_step_size": (0.01, RUN)}
+SERVERS |= {"step_decay": ("sqrt", RUN), "averaging": ("uniform", RUN)}
+# Of every first-order plan (tests/solvers/test_first_order.py).
+OF_ALL_METHODS = {
+    *(
+        "title",
+        "mean",
+        "releases",
+        "method",
+        "pull",
+        "excess_bound",
+        "details",
+        "on_halt",
+        "remarks",
+    ),
+    *("premises", "promised_relation"),
+}
+
+
+def _names(node):
+    for field in dataclasses.fields(node):
+        yield field.name
+        if field.name != "made_for" and dataclasses.is_dataclass(getattr(node, field.name)):
+            yield from _names(getattr(node, field.name))
 
 
 def _plan(solver, **given):
@@ -71,11 +92,11 @@ def test_no_field_does_nothing(solver, monkeypatch):
         raise ValueError("no certificate was asked for")
 
     # Certificates take long, and what a plan prints of its own fields is looked at.
-    monkeypatch.setattr(UnitPlan, "certificate", none)
-    monkeypatch.setattr(UnitPlan, "remarks", lambda plan: [])
+    monkeypatch.setattr(sgd.Plan, "certificate", none)
+    monkeypatch.setattr(sgd.Plan, "user_certificate", none)
     own = AVERAGES if solver is sgd else SERVERS
     plan, data = _plan(solver), _data()
-    assert {field.name for field in dataclasses.fields(plan)} == set(EDITS | own)
+    assert set(_names(plan)) == set(EDITS | own) | OF_ALL_METHODS | {"delta"}
 
     def solve(plan, objective=LOSS):
         return solver.solve(jax.random.key(1), plan, objective, data, jnp.zeros(DIM)).params
@@ -110,7 +131,7 @@ def test_what_one_way_of_sampling_does_not_use_is_refused_or_used():
         lambda plan: sgd.solve(jax.random.key(1), plan, LOSS, data, jnp.zeros(DIM)).params
     )
     base = np.asarray(run(plan))
-    for edit in ({"relation": "zero_out"}, {"sampling": "fixed"}, {"sampling": "user"}):
+    for edit in ({"relation_name": "zero_out"}, {"sampling": "fixed"}, {"sampling": "user"}):
         assert np.any(np.abs(np.asarray(run(plan.replace(**edit))) - base) > 1e-5)
     for edit in (
         {"cap": 2.0},

@@ -1,5 +1,6 @@
 """SGD over units: what it equals, how far one element moves it, and what its plans say of a user whole."""
 
+import dataclasses
 import math
 
 import jax
@@ -14,7 +15,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import elements, losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
-from dpsco_jax.solvers.element_level import _releases, _unit_updates
+from dpsco_jax.solvers.element_level import _releases
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.user_level import sgd
 from tests.support import independent_account as account
@@ -166,7 +167,7 @@ def test_empty_slots_leave_no_trace():
 
 def _sums(plan, data, keys, objective=LINEAR, point=ORIGIN):
     """What the oracle of a step returns, for many keys: before the division and the noise."""
-    mean = _unit_updates.UnitUpdates(plan.releases, plan.clip_norm, plan.chunk_size)
+    mean = plan.mean
     units = elements.as_units(data)
     oracle, rows, _, _ = mean.open(jax.random.key(9), objective, units, point)
     ask = getattr(oracle, "at", lambda t: oracle)(jnp.int32(0))
@@ -243,7 +244,7 @@ _COMPILED = {}
 def _cached(plan, way):
     name = str(way)
     if name not in _COMPILED:
-        mean = _unit_updates.UnitUpdates(plan.releases, plan.clip_norm, plan.chunk_size)
+        mean = plan.mean
 
         def run(rows):
             units = elements.as_units(ElementData(rows, None))
@@ -271,7 +272,7 @@ def test_a_user_protected_whole_moves_the_sum_by_twice_the_cap_and_no_more():
 
 EDITS = {
     "element": ({"batch_size": 3}, {"batch_size": 6}, {"elements_per_user": 5}),
-    "zero_out": ({"batch_size": 3, "relation": "zero_out"}, {"relation": "replace"}),
+    "zero_out": ({"batch_size": 3, "relation": "zero_out"}, {"relation_name": "replace"}),
     "user": (
         {"batch_size": 3, "sampling": "user", "cap": 2.0},
         {"cap": math.inf},
@@ -309,7 +310,7 @@ def test_an_edited_plan_is_certified_for_the_noise_that_it_adds(name):
             "fixed": ("without_replacement", USERS, plan.batch_size),
         }[plan.sampling]
         sensitivity = 2.0
-        if plan.relation == "zero_out":
+        if plan.relation_name == "zero_out":
             scheme, sensitivity = ("poisson", rate), 1.0
         elif whole:
             scheme, sensitivity = ("poisson", rate, "replaced"), 2.0 * longest
@@ -327,8 +328,9 @@ def test_what_is_said_of_a_user_is_no_less_than_what_aligned_elements_give_away(
     zero_out, clear = {"relation": "zero_out"}, {"noise_multiplier": 0.1, "delta": 0.15}
     for way, k, changes in (({}, 2, {}), (zero_out, 3, {}), ({}, 2, clear)):
         plan = _plan(num_users=20, num_steps=1, batch_size=2, **way)
-        plan, delta = plan.replace(**changes), changes.get("delta", 1e-3)
-        replaced = plan.relation == "replace"
+        plan = plan.replace(releases=dataclasses.replace(plan.releases, **changes))
+        delta = plan.releases.delta
+        replaced = plan.relation_name == "replace"
         sigma = plan.noise_multiplier * (2.0 if replaced else 1.0)
         counts = np.arange(k + 1)
         chances = tuple(stats.binom(k, 0.1).pmf(counts))

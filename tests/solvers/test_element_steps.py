@@ -21,7 +21,7 @@ def _problem(objective, **changes):
 
 def _noise(plan):
     """The variance of the noise of a step, from the multiplier: 2C over the users of a step."""
-    replaced = 2.0 if plan.relation == "replace" else 1.0
+    replaced = 2.0 if plan.relation_name == "replace" else 1.0
     return 5 * (plan.noise_multiplier * replaced * plan.clip_norm / plan.batch_size) ** 2
 
 

@@ -93,6 +93,11 @@ class ElementReleases:
         return self.num_users * self.elements_per_user
 
     @property
+    def population_size(self) -> int:
+        """Rows of the data: one a unit."""
+        return self.num_units
+
+    @property
     def sums_users(self) -> bool:
         """Whether the units of a user are summed, and the sum projected, before users are."""
         return self.sampling == "user" or self.protects == "user"

@@ -9,12 +9,13 @@ for every unit, and memory of ``chunk_size`` of them.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from dpsco_jax import _checks, _compensated, _record_keys, _sharding, transforms
+from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import clipping, norms
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.oracles import (
@@ -28,54 +29,81 @@ from dpsco_jax.oracles import (
 )
 from dpsco_jax.oracles._summed import summed
 from dpsco_jax.oracles.chunks import most_rows, split_sum_over_users
-from dpsco_jax.problems.elements import ElementData, as_units, num_slots, num_users
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
-from dpsco_jax.solvers import _planning
+from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.element_level._releases import ElementReleases
-from dpsco_jax.solvers.means import Opened
+from dpsco_jax.solvers.means import ClippedSums, Opened
+from dpsco_jax.solvers.work import Work
 
 Update = Callable[[Any, Any, Any, Any], Any]
 """``(step, params, items, mask) -> update`` of one unit."""
 
 
-class UnitUpdates(NamedTuple):
-    """The mean of the updates of a step; see the file's docstring.
+@pytree
+class UnitUpdates(ClippedSums):
+    """The mean of the updates of a step: gradients, or gradient mappings for the length of a method's steps.
 
     Attributes:
+        chunk_size: units whose updates are held at once.
         releases: sizes, sampling, relation and noise.
         clip_norm: C, of one unit's update.
-        chunk_size: units whose updates are held at once.
-        update: of one unit; its gradient if ``None``.
     """
 
+    chunk_size: int = static()
     releases: ElementReleases
-    clip_norm: Any
-    chunk_size: int
-    update: Update | None = None
+    clip_norm: Number
 
-    def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
+    takes_method = True
+
+    @property
+    def passes(self) -> int:
+        """Gradients of a unit that its update takes."""
+        return 1
+
+    def noise_stddev(self, dim: int) -> Any:
+        """σ of the noise on each coordinate of the mean update, whatever their number ``dim``."""
+        del dim
+        return self.releases.noise_multiplier * self.releases.per_clip_norm * self.clip_norm
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What one release costs."""
+        # Items are those of a user, and units share them.
+        items = max(1, round(item.slots / self.releases.elements_per_user))
+        units = self.releases.batch_size * self.releases.elements_per_user
+        updates = _costs.clipped_losses(units, item._replace(slots=items), self.passes)
+        sample = _costs.poisson_sample(self.releases.num_units, units)
+        return sample + updates + _costs.release(item.dim)
+
+    def update(self, objective: Objective, start: Any, method: Any) -> Update | None:
+        """What a unit makes of its items; ``None`` for its gradient."""
+        if is_whole_space(objective.domain, start) or not hasattr(method, "length"):
+            return None
+        return gradient_mapping(objective, method.length)
+
+    def open(
+        self, key: jax.Array, objective: Objective, data: UserData, start: Any, method: Any = None
+    ) -> Opened:
         """Oracle, data and release of a run from ``start``; the key is that of the noise.
 
         Raises:
             ValueError: if the data have not the number of units that the releases are for.
         """
-        releases = self.releases
+        releases, update = self.releases, self.update(objective, start, method)
         _planning.require_accounted(releases.num_units, data)
         steps = releases.steps
         bound = releases.bound * self.clip_norm
         aggregate = transforms.summed_contributions(bound, releases.batch_size, steps.relation)
         release = transforms.privatize(aggregate, key, releases.noise_multiplier, steps.scheme)
         if releases.sums_users:
-            update = self.update or gradient_update(objective)
-            return Opened(ByStep(lambda t: _user_sums(self, update, t)), data, release)
+            of_unit = update or gradient_update(objective)
+            return Opened(ByStep(lambda t: _user_sums(self, of_unit, t)), data, release)
         drawn = _planning.sampler(steps.scheme, releases.num_units)
-        if self.update is None:
+        if update is None:
             oracle, rows = user_gradients.clipped_sum_oracle(
                 objective, data, start, self.clip_norm, drawn, self.chunk_size
             )
             return Opened(oracle, rows, release)
-        update = self.update
 
         def at_step(t: jax.Array) -> Oracle:
             return gradients.clipped_gradient_sum(
@@ -86,20 +114,6 @@ class UnitUpdates(NamedTuple):
             )
 
         return Opened(ByStep(at_step), data, release)
-
-
-def as_rows(plan: Any, data: ElementData | UserData) -> Any:
-    """The units of the data, user by user; what is no ``ElementData`` as it is.
-
-    Raises:
-        ValueError: if users or slots are not as many as planned: n·K alone does not tell them apart.
-    """
-    if not isinstance(data, ElementData):
-        return data
-    found = num_users(data), num_slots(data)
-    planned = plan.num_users, plan.elements_per_user
-    _checks.require(found == planned, "data", found, f"of {planned} users and slots, as planned")
-    return as_units(data)
 
 
 def gradient_update(objective: Objective) -> Update:

@@ -50,18 +50,17 @@ from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, first_order, methods, plans
+from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, methods
 from dpsco_jax.solvers.element_level import _unit_updates, sgd
-from dpsco_jax.solvers.element_level._plan import UnitPlan
+from dpsco_jax.solvers.element_level.sgd import Plan
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "plan", "solve"]
 
 
 @pytree
-class Plan(UnitPlan):
-    """What ``solve`` will do: a run over units, with the releases of ``sgd``, and the steps of clients.
+class LocalUpdates(_unit_updates.UnitUpdates):
+    """The mean of what clients have moved: (w - w_E)/(η_l·E) after E projected steps on a unit's mean loss.
 
     Attributes:
         local_steps: E.
@@ -71,12 +70,33 @@ class Plan(UnitPlan):
     local_steps: int = static()
     local_step_size: Number
 
-    def work_for(self, item: _costs.Item, passes: int | None = None) -> Work:
-        """What the whole run costs: a unit takes its local steps."""
-        return super().work_for(item, self.local_steps if passes is None else passes)
+    @property
+    def passes(self) -> int:
+        """Gradients of a unit that its update takes: E."""
+        return self.local_steps
 
-    def __str__(self) -> str:
-        return plans.describe("element-level private federated learning", self, self.remarks())
+    def update(self, objective: Objective, start: Any, method: Any) -> _unit_updates.Update:
+        """The local steps of a unit, whatever the server's method; zero for a unit without items."""
+        del method
+        local_steps, local_step_size = self.local_steps, self.local_step_size
+        one_step = _unit_updates.gradient_mapping(objective, lambda step: local_step_size)
+        if _unit_updates.is_whole_space(objective.domain, start):
+            one_step = _unit_updates.gradient_update(objective)
+
+        def local(step: Any, params: Any, items: Any, mask: Any) -> Any:
+            def descend(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
+                point, total = carry
+                made = one_step(step, point, items, mask)
+                moved = jax.tree.map(
+                    lambda w, g: w - (local_step_size * g).astype(w.dtype), point, made
+                )
+                return moved, jax.tree.map(jnp.add, total, made)
+
+            first = params, jax.tree.map(jnp.zeros_like, params)
+            total = jax.lax.fori_loop(0, local_steps, descend, first)[1]
+            return jax.tree.map(lambda x: x / local_steps, total)
+
+        return local
 
 
 @_plan_base.remembers(least_users=1)
@@ -135,8 +155,14 @@ def plan(
         accountant=accountant,
         chunk_size=chunk_size,
     )
-    given = {field.name: getattr(base, field.name) for field in dataclasses.fields(UnitPlan)}
-    return Plan(**given, local_steps=local_steps, local_step_size=local_step_size)
+    of = base.mean
+    local = LocalUpdates(of.chunk_size, of.releases, of.clip_norm, local_steps, local_step_size)
+    return dataclasses.replace(
+        base,
+        title="element-level private federated learning",
+        mean=local,
+        method=methods.ProjectedSgd(step_size, "last"),
+    )
 
 
 @_sharding.solver
@@ -165,39 +191,8 @@ def solve(
         ValueError: if the number of users, slots or parameters is not the planned one, or ``server`` is no
             optax transformation.
     """
-    units = _unit_updates.as_rows(plan, data)
-    _arguments.require_run(Plan, key, plan, objective, units, params, trace)
-    if server is None:
-        server = optax.scale(-plan.step_size)
-    _checks.require_instance("server", server, optax.GradientTransformation)
-    method = methods.Optax(server)
-    update = _local_update(plan, objective, params)
-    mean = _unit_updates.UnitUpdates(plan.releases, plan.clip_norm, plan.chunk_size, update)
-    made = plan.unit_gradients * plan.local_steps * jax.tree.leaves(units.items)[0].shape[1]
-    num_steps = plan.num_steps
-    return first_order.run(
-        key, mean, method, objective, units, params, num_steps, made, trace=trace
-    )
-
-
-def _local_update(plan: Plan, objective: Objective, start: Any) -> _unit_updates.Update:
-    """(w - w_E)/(η_l·E) after E projected steps on a unit's mean loss; zero for a unit without items."""
-    local_steps, local_step_size = plan.local_steps, plan.local_step_size
-    one_step = _unit_updates.gradient_mapping(objective, lambda step: local_step_size)
-    if _unit_updates.is_whole_space(objective.domain, start):
-        one_step = _unit_updates.gradient_update(objective)
-
-    def update(step: Any, params: Any, items: Any, mask: Any) -> Any:
-        def descend(_: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-            point, total = carry
-            made = one_step(step, point, items, mask)
-            moved = jax.tree.map(
-                lambda w, g: w - (local_step_size * g).astype(w.dtype), point, made
-            )
-            return moved, jax.tree.map(jnp.add, total, made)
-
-        start = params, jax.tree.map(jnp.zeros_like, params)
-        total = jax.lax.fori_loop(0, local_steps, descend, start)[1]
-        return jax.tree.map(lambda x: x / local_steps, total)
-
-    return update
+    _arguments.require_plan(Plan, plan)
+    if server is not None:
+        _checks.require_instance("server", server, optax.GradientTransformation)
+        plan = dataclasses.replace(plan, method=methods.Optax(server))
+    return first_order.solve(key, plan, objective, data, params, trace)

@@ -43,23 +43,22 @@ Example:
 """
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Any
 
-import jax
+import numpy as np
 
-from dpsco_jax import _checks, _sharding, privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Count, Positive, one_of
-from dpsco_jax._pytrees import pytree, static
+from dpsco_jax._pytrees import pytree
+from dpsco_jax.problems import elements
 from dpsco_jax.problems.elements import ElementData
-from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, first_order, methods, plans
-from dpsco_jax.solvers.element_level import _releases, _unit_updates
-from dpsco_jax.solvers.element_level._plan import UnitPlan, default_step_size
+from dpsco_jax.solvers import _costs, _plan_base, _planning, methods, plans
+from dpsco_jax.solvers.element_level import _releases
 from dpsco_jax.solvers.element_level._releases import ElementReleases
-from dpsco_jax.solvers.solution import Solution
+from dpsco_jax.solvers.element_level._unit_updates import UnitUpdates
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -67,19 +66,84 @@ STEP_DECAYS = ("none", "sqrt")
 
 
 @pytree
-class Plan(UnitPlan):
-    """What ``solve`` will do: a run over units, and how steps shrink and iterates are averaged.
+class Plan(FirstOrder):
+    """A first-order run over units: data are ``ElementData``, or its units, ``elements.as_units``.
 
-    Attributes:
-        step_decay: ``"none"`` or ``"sqrt"``.
-        averaging: ``"uniform"``, ``"polynomial"`` (towards the last iterates) or ``"last"``.
+    Its sizes, ``batch_size`` and ``user_gradients`` among them, are in users, of K units each.
     """
 
-    step_decay: str = static(choices=STEP_DECAYS)
-    averaging: str = static(choices=methods.AVERAGING)
+    @property
+    def num_users(self) -> int:
+        """The number n of users."""
+        return int(self.mean.releases.num_users)
+
+    @property
+    def num_units(self) -> int:
+        """Rows of the data: users times elements."""
+        return int(self.mean.releases.num_units)
+
+    @property
+    def unit_gradients(self) -> int:
+        """Updates of units of the whole run, empty units included; the expected number under sampling."""
+        return self.user_gradients * int(self.mean.releases.elements_per_user)
+
+    @property
+    def item_gradients(self) -> int | None:
+        """Item gradients of the whole run; ``None`` where m is not known."""
+        known = self.made_for
+        return None if known is None else self.user_gradients * self.mean.passes * known.item.slots
+
+    @property
+    def signal_to_noise(self) -> Any:
+        """How long the mean update is at most, over how long the noise on it is: below 1 noise leads.
+
+        All units agree at best: q·n·K clip norms, or those of capped users, against σ·√dim.
+        """
+        releases = self.mean.releases
+        users = releases.longest if releases.sums_users else float(releases.elements_per_user)
+        return users * self.mean.clip_norm / (self.noise_stddev * math.sqrt(self.dim))
+
+    def records(self, data: Any) -> Any:
+        """The units of the data, user by user; ``ValueError`` unless users and slots are as planned."""
+        if not isinstance(data, ElementData):
+            return data
+        # n·K alone does not tell them apart.
+        found = elements.num_users(data), elements.num_slots(data)
+        planned = self.num_users, self.mean.releases.elements_per_user
+        _checks.require(
+            found == planned, "data", found, f"of {planned} users and slots, as planned"
+        )
+        return elements.as_units(data)
+
+    def gradients(self, slots: int) -> int:
+        """Item gradients of the whole run on data with so many item slots a unit."""
+        return self.unit_gradients * int(self.mean.passes) * slots
+
+    def work_for(self, item: _costs.Item) -> Work:
+        """What the whole run costs."""
+        return (self.mean.work_for(item) + _costs.method(item.dim)) * self.num_steps
+
+    def user_certificate(self, elements: int | None = None) -> privacy.Certificate:
+        """What follows for a user, of whom ``elements`` elements change at once; all K if left out.
+
+        Raises:
+            ValueError: if ``elements`` is not in [1, K], or there is no certificate.
+        """
+        _planning.require_accounted_length("clip_norm", self.mean.clip_norm, self.noise_stddev)
+        return _releases.user_certificate(self.mean.releases, elements)
 
     def __str__(self) -> str:
-        return plans.describe("element-level DP-SGD", self, self.remarks())
+        try:
+            whole, slots = self.user_certificate(), self.mean.releases.elements_per_user
+            user = f"({whole.epsilon:.5g}, {whole.delta:.5g}) for all {slots} elements"
+        except (ValueError, TypeError) as refusal:  # of edited numbers, or of a batch of plans
+            user = f"none: {refusal}"
+        rows = [("user level", user)]
+        if np.ndim(self.signal_to_noise) == 0:
+            ratio = float(self.signal_to_noise)
+            low = "; BELOW 1: a step is mostly noise, whatever the data" if not ratio >= 1 else ""
+            rows.append(("signal to noise", f"{ratio:.4g} of one step at best{low}"))
+        return plans.describe(self.title, self, rows)
 
 
 @_plan_base.remembers(least_users=1)
@@ -148,67 +212,50 @@ def plan(
     releases = ElementReleases(*sizes, noise_multiplier=multiplier, delta=budget.delta)
     if step_size is None:
         steps_alike = num_steps if step_decay == "none" else 1
-        step_size = default_step_size(problem, releases, clip_norm, steps_alike, held)
+        step_size = _default_step_size(problem, releases, clip_norm, steps_alike, held)
+    step_size = _checks.require_real("step_size", step_size, 0)
     return Plan(
-        num_users=users,
-        elements_per_user=slots,
+        title="element-level DP-SGD",
         dim=problem.dim,
-        num_steps=num_steps,
-        batch_size=size,
-        sampling=sampling,
-        relation=relation,
-        protects=protects,
-        cap=float(cap),
-        step_decay=step_decay,
-        averaging=averaging,
-        chunk_size=chunk_size,
-        noise_multiplier=multiplier,
-        clip_norm=clip_norm,
-        step_size=_checks.require_real("step_size", step_size, 0),
+        mean=UnitUpdates(chunk_size, releases, clip_norm),
+        method=methods.ProjectedSgd(step_size, averaging, step_decay),
+        pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
+        excess_bound=math.inf,
     )
 
 
-@_sharding.solver
-def solve(
-    key: jax.Array,
-    plan: Plan,
-    objective: Objective,
-    data: ElementData | UserData,
-    params: Any,
-    trace: Callable[[Any, Any, Any], Any] | None = None,
-) -> Solution:
-    """Runs the plan. Pure JAX: jit and map over key, the plan's numbers, data and params.
+def _default_step_size(
+    problem: Problem, releases: ElementReleases, clip_norm: float, num_steps: int, held: float
+) -> float:
+    """η = min(1/β, R/√(T·V)) for a smooth loss; R/√(T·(V + slope²)) for one that is not.
+
+    β is the smoothness of the sum over ``held`` elements, with the ridge; V bounds the variance of a mean
+    update: its noise, and who takes part; slope bounds the mean update itself, which descent on a smooth loss
+    does not pay for.
 
     Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling. Its loss is that of an item.
-        data: ``ElementData`` with ``plan.num_users`` users and ``plan.elements_per_user`` slots, or its
-            units, ``elements.as_units``.
-        params: the starting point; projected onto the domain.
-        trace: see ``loop.run``; its output goes to ``unprivate["trace"]``.
+        problem: for R, the number of parameters, smoothness and ridge.
+        releases: of the run.
+        clip_norm: C.
+        num_steps: T; 1 for the first of decaying steps.
+        held: elements that a user has, typically: a public number.
 
     Raises:
-        ValueError: if the number of users, slots or parameters is not the planned one.
+        ValueError: if R is not finite.
     """
-    units = _unit_updates.as_rows(plan, data)
-    _arguments.require_run(Plan, key, plan, objective, units, params, trace)
-    method = methods.ProjectedSgd(plan.step_size, plan.averaging, plan.step_decay)
-    update = None
-    if not _unit_updates.is_whole_space(objective.domain, params):
-        update = _unit_updates.gradient_mapping(objective, method.length)
-    mean = _unit_updates.UnitUpdates(plan.releases, plan.clip_norm, plan.chunk_size, update)
-    gradients = plan.unit_gradients * jax.tree.leaves(units.items)[0].shape[1]
-    return first_order.run(
-        key,
-        mean,
-        method,
-        objective,
-        units,
-        params,
-        plan.num_steps,
-        gradients,
-        trace=trace,
-    )
+    objective, distance = problem.objective, problem.require_distance()
+    noise = float(releases.noise_multiplier) * releases.per_clip_norm * clip_norm
+    longest = min(releases.longest, held) if releases.sums_users else held
+    # The number of those who take part is random, or which they are, and the divisor is not.
+    kept = 1 - releases.batch_size / releases.num_users
+    together = longest**2 if releases.sampling == "user" else held
+    variance = problem.dim * noise**2 + kept * together * clip_norm**2 / releases.batch_size
+    if objective.smoothness is None:
+        slope = longest * clip_norm
+        slope += float(objective.ridge) * problem.farthest if objective.ridge else 0.0
+        return distance / math.sqrt(num_steps * (variance + slope**2))
+    smoothness = held * float(objective.smoothness) + float(objective.ridge)
+    stable = 1 / smoothness if smoothness else math.inf
+    return min(stable, distance / math.sqrt(num_steps * variance))

@@ -15,6 +15,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import elements, losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.solvers import methods
 from dpsco_jax.solvers.element_level import _releases
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.user_level import sgd
@@ -436,3 +437,16 @@ def test_data_of_other_sizes_than_planned_are_refused():
     np.testing.assert_array_equal(
         _solve(plan, LOSS, data), _solve(plan, LOSS, elements.as_units(data))
     )
+
+
+def test_another_method_runs_on_the_same_releases():
+    """On a ball, where updates of SGD are gradient mappings, and of methods without a length gradients."""
+    objective, data = losses.huber(1.0, domain=domains.ball(0.15)), _data()
+    plan = _plan(objective, sampling="full", averaging="last")
+    other = plan.with_method("AC-SA on units", methods.AcSa(20.0, 0.0))
+    assert other.certificate() == plan.certificate()
+    assert other.user_certificate() == plan.user_certificate()
+    ends = [_solve(_silent(each), objective, data) for each in (plan, other)]
+    loss = elements.mean_element_loss(objective)
+    assert all(loss(end, data) < loss(ORIGIN, data) for end in ends)
+    assert not np.array_equal(*ends)

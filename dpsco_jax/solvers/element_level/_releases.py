@@ -1,13 +1,16 @@
 """What a run over units releases: sampling, relation and noise as one value, from which accounting follows.
 
-What it computes: a unit is one element of one user; there are num_users·elements_per_user of them, empty
-ones included. Released is the sum of clipped unit updates over num_users·q, with q = batch_size/num_users.
+A unit is one element of one user. Released is the sum of the clipped updates of units over num_users·q, with
+q = batch_size/num_users. Units are drawn as ``sgd.plan`` says; users who are drawn, or protected, whole have
+their sums projected to ``cap`` times the clip norm.
 
-- ``"element"``: every unit takes part with probability q, independently;
-- ``"user"``: every user takes part with probability q, with all units; the user's sum is projected to
-  ``cap`` times the clip norm;
-- ``"fixed"``: batch_size·elements_per_user units, without replacement, of all of them;
-- ``"full"``: all units.
+Neighbours differ in one unit, replaced by another or, for REPLACE_SPECIAL, by an empty one: the sum of units
+clipped to C moves by 2C or C, whoever else takes part, and so does a user's projected sum, for a projection
+onto a ball is 1-Lipschitz. Under ``"element"`` only the coin of the unit itself is hidden by sampling, which
+is what ``privacy.Poisson`` accounts for; under ``"user"`` the user's other units tell whether the user was
+drawn, which is what ``privacy.PoissonUsers`` accounts for. With ``protects="user"`` neighbours differ in a
+whole user, whose sum moves by 2 or 1 times ``cap`` times C. (E Corollary 2.5 and (15), with corrections N3
+and N14.)
 
 Of a user, of whom k elements change at once, ``user_certificate`` says the least of the ε that are proven at
 one δ:
@@ -23,18 +26,7 @@ one δ:
   norms apart, and each at most min(K, cap) long, for the elements that do not change show the coin too: users
   sampled with all their units, in units of min(k, cap).
 
-Source: E Corollary 2.5 and (15), with corrections N3 and N14; Corollary 2.2 (group privacy, with the exact
-factor) and section 10; docs/theory/mixtures.md, sections 5 and 7.
-
-Formal guarantee: neighbours differ in one unit, replaced by another or, for REPLACE_SPECIAL, by an empty one:
-the sum of units clipped to C moves by 2C or C, whoever else takes part, and so does a user's projected sum,
-for a projection onto a ball is 1-Lipschitz. Under ``"element"`` only the coin of the unit itself is hidden by
-sampling, which is what ``privacy.Poisson`` accounts for; under ``"user"`` the user's other units tell whether
-the user was drawn, which is what ``privacy.PoissonUsers`` accounts for. With ``protects="user"`` neighbours
-differ in a whole user, whose sum moves by 2 or 1 times ``cap`` times C.
-
-Cost: that of the curves; for a user two certificates or three, about ten for a part of a user's elements
-where users are sampled.
+E Corollary 2.2, with the exact factor, and section 10; docs/theory/mixtures.md, sections 5 and 7.
 """
 
 import math

@@ -84,6 +84,14 @@ def kinds_of(function: Callable[..., Any]) -> dict[str, tuple[Kind, bool]]:
     return found
 
 
+def require_fields(made: Any) -> None:
+    """``ValueError`` for a field of a dataclass that is not of the kind that its annotation says."""
+    for name, (kind, optional) in kinds_of(type(made)).items():
+        value = getattr(made, name)
+        if not (optional and value is None):
+            kind.of(name, value)
+
+
 def binder(
     function: Callable[..., Any],
 ) -> Callable[[tuple[Any, ...], Mapping[str, Any]], inspect.BoundArguments]:

@@ -80,8 +80,8 @@ def block_sizes(
     return tuple(sizes)
 
 
-class OnBlocks:
-    """What plans of parts on disjoint users have in common; a plan that inherits has the field ``parts``."""
+class OfParts:
+    """What plans of parts in order have in common; a plan that inherits has the field ``parts``."""
 
     parts: Any
 
@@ -99,6 +99,10 @@ class OnBlocks:
     def work_for(self, item: _costs.Item) -> Work:
         """What a run costs: the sum of the parts, all of which are computed, also after a halt."""
         return functools.reduce(operator.add, (part.work_for(item) for part in self.parts))
+
+
+class OnBlocks(OfParts):
+    """What plans of parts on disjoint users have in common."""
 
     def loss(self) -> privacy.PrivacyLoss:
         """The loss of the run, wherever parts halt: order by order that of the worst part."""

@@ -14,7 +14,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls, ball_accelerated_erm
-from dpsco_jax.solvers.resque._sizes import levels
 from experiments.benchmarks.timing import Row, interleaved_medians
 
 NUM_USERS, DIM, CONDITION = 100_000, 100, 20.0
@@ -59,7 +58,7 @@ def _query_rows(data: UserData, plan: Any) -> list[Row]:
     model = LOSS.linear_model
     assert model is not None
     prepared = jax.jit(lambda d: linear.prepare(model, d, DIM))(data)
-    sizes = levels(plan.num_queries)
+    sizes = _calls.levels(plan.num_queries)
     queries = sum(level.num_queries - 1 for level in sizes)
 
     @jax.jit

@@ -29,7 +29,6 @@ from dpsco_jax.problems import gaussian_smoothing, losses, users
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls as subsolvers
-from dpsco_jax.solvers.resque._sizes import levels
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, log_ticks, panels, save, shared_legend
@@ -108,7 +107,7 @@ class ProximalBias:
             )
 
             def once(run_key: Any) -> Any:
-                sizes = levels(num_users)
+                sizes = subsolvers.levels(num_users)
                 center = jnp.zeros(_DIM)
                 found = subsolvers.strongly_convex(
                     run_key, setting, sizes, center, beta, _REGULARIZATION

@@ -52,7 +52,7 @@ FAULTS = (
     Fault("certificates in the dtype of the multiplier", "privacy/accountants.py", 'noise_multiplier = require_real("noise_multiplier", noise_multiplier, 0.0)', "pass", _NARROW),
     Fault("narrow releases draw noise", "transforms/outlier_removed_mean.py", 'require_wide_numbers("releases", releases)', "pass", _NARROW),
     Fault("plans whose noise float32 cannot draw", "solvers/_plan_base.py", "_require_affordable(made)", "pass", ("tests/solvers/test_plans.py",)),
-    Fault("private ReSQue: edited numbers cost what was proven", "solvers/resque/_accounting.py", "return carried(self.calls_at, self.single.proven, self.single.numbers)", "return proven_loss(self.calls_at, self.single.proven)", (f"{_EDITED}[localized-x 10]",)),
+    Fault("private ReSQue: edited numbers cost what was proven", "solvers/resque/_accounting.py", "return charged(self)", "return proven_loss(self, self.single.proven)", (f"{_EDITED}[localized-x 10]",)),
     Fault("ledger: equal keys add up", "privacy/ledger.py", "sums &= _keys_differ(opt_state, spent.delta.shape)", "pass", ("tests/transforms/test_privatize.py",)),
     Fault("one-hot: columns compared in their own dtype", "_given.py", "return jnp.asarray(values).astype(int)", "return jnp.asarray(values)", ("tests/problems/test_objective.py",)),
     Fault("events: counts inside of a sample are not checked", "privacy/dp_accounting/_translation.py", 'count = require_integer("count", event.count, 1)', "count = event.count", _KINDS),

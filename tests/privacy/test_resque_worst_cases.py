@@ -17,7 +17,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _calls, _one_ball, resque_erm
-from dpsco_jax.solvers.resque._sizes import Level, sizes_of
 from tests.support.planned import planned
 
 ABSOLUTE = losses.absolute(1.0)
@@ -77,10 +76,9 @@ def test_the_rounded_loss_is_above_the_mean_of_the_profiles(call, failure, most)
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def drawn_users(num_users, size, count):
-    users = setting(jnp.ones((num_users, 1)), jnp.zeros(num_users), 8.0)
     keys = jax.random.split(jax.random.key(2), count)
-    call = sizes_of(num_users, [Level(size, 1.0)], False)
-    return jax.vmap(lambda key: _calls._draw_users(key, users, call))(keys)
+    call = _calls.sizes_of(num_users, [_calls.Level(size, 1.0)], False)
+    return jax.vmap(lambda key: _calls._draw_users(key, call))(keys)
 
 
 def test_a_user_is_equally_likely_at_every_place_of_a_call():

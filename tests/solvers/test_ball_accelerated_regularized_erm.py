@@ -31,7 +31,7 @@ def _plan(**changes):
 @pytest.fixture
 def quick(monkeypatch):
     """No accountant: for what does not depend on the noise."""
-    loss = accounting.loss([(resque.ResqueCall(4, 0.5, 12.0, 100), 1)], 1e-6)
+    loss = accounting.loss(((resque.ResqueCall(4, 0.5, 12.0, 100), 1),), 1e-6)
     monkeypatch.setattr(accounting, "calibrated_beta", lambda *_: 0.25)
     monkeypatch.setattr(accounting, "loss", lambda *_: loss)
 

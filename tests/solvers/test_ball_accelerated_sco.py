@@ -74,9 +74,9 @@ def test_every_user_enters_one_block_and_no_other():
     entered = []
     right, query = _calls._draw_users, _calls.query
 
-    def all_of_them(key, setting, sizes):
+    def all_of_them(key, sizes):
         """In place of the draws: in turn as many places as there are, those of this turn all around."""
-        drawn = right(key, setting, sizes)
+        drawn = right(key, sizes)
         return jnp.arange(USERS, dtype=jnp.int32) % sizes.num_users + 0 * drawn[0]
 
     def listen(key, setting, users, center, num_drawn):
@@ -124,9 +124,9 @@ def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone()
         )
         return jnp.zeros_like(tree)
 
-    def ends(key, setting, sizes):
+    def ends(key, sizes):
         """The first and the last user of the block, by turns."""
-        del key, setting
+        del key
         return (sizes.num_users - 1) * (jnp.arange(sizes.most_drawn) % 2)
 
     with (
@@ -228,9 +228,9 @@ def test_turns_are_the_blocks_one_by_one(sampling):
 def test_a_turn_is_charged_what_its_own_block_proves():
     nothing = privacy.unbounded()
 
-    def proves(calls_at, proven):
+    def proves(plan, proven):
         """In place of the accountant: a loss that tells whose it is."""
-        del calls_at
+        del plan
         rdp = np.full(nothing.rdp.shape, proven.beta, np.float32)
         return privacy.PrivacyLoss(rdp, np.zeros_like(nothing.delta, np.float32))
 
@@ -243,7 +243,7 @@ def test_a_turn_is_charged_what_its_own_block_proves():
     blocks[2] = blocks[2]._replace(plan=louder)
     blocks[3] = blocks[3]._replace(regularization=-1.0)
     with mock.patch.object(accounting, "proven_loss", proves):
-        charged = [ball_accelerated_sco._lowered(block).numbers.loss.rdp[0] for block in blocks]
+        charged = [ball_accelerated_sco._lowered(block).loss.rdp[0] for block in blocks]
     np.testing.assert_allclose(charged, [0.5, 0.625, np.inf, np.inf])
 
 

@@ -45,7 +45,6 @@ def test_plans():
         ({"lipschitz": 0.0}, r"lipschitz must be in \(0, inf\), got 0.0"),
         ({"distance": float("nan")}, r"distance must be in \(0, inf\), got nan"),
         ({"search": "golden"}, "search must be one of bisection, .*, got 'golden'"),
-        ({"window": (0.8, 0.7)}, r"window must be .*, got \(0.8, 0.7\)"),
         ({"num_iterations": 0}, "num_iterations must be an integer at least 1, got 0"),
         ({"max_searches": 0}, "max_searches must be an integer at least 1, got 0"),
         ({"log_power": -1.0}, r"log_power must be in \[0, inf\), got -1.0"),

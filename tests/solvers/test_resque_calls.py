@@ -123,7 +123,7 @@ def test_a_call_is_the_printed_recursion():
     found = jax.jit(lambda k: calls.localized(k, SETTING, size, center, start, 1e30, reach, lam))(
         key
     )
-    users = jax.jit(lambda k: calls._draw_users(k, SETTING, _sizes(size)))(users_key)
+    users = jax.jit(lambda k: calls._draw_users(k, _sizes(size)))(users_key)
     queries = jax.jit(lambda k: calls.query(k, SETTING, users, center))(shifts_key)
     gradient = jax.jit(lambda j, v: calls.gradient(SETTING, queries, j, v))
 
@@ -146,14 +146,13 @@ def test_a_call_is_the_printed_recursion():
 
 def test_users_of_a_call_are_different_and_fresh():
     sizes = _sizes(8, 16)
-    draw = jax.jit(lambda k: calls._draw_users(k, SETTING, sizes))
+    draw = jax.jit(lambda k: calls._draw_users(k, sizes))
     first, second = (np.asarray(draw(jax.random.key(s))) for s in (0, 1))
     assert len(first) == 7 + 15
     assert len(set(first[:7])) == 7
     assert len(set(first[7:])) == 15
     assert not np.array_equal(first, second)
-    small = SETTING._replace(data=jax.tree.map(lambda x: x[:15], DATA))
-    everyone = np.asarray(calls._draw_users(jax.random.key(0), small, _sizes(16, num_users=15)))
+    everyone = np.asarray(calls._draw_users(jax.random.key(0), _sizes(16, num_users=15)))
     assert sorted(everyone) == list(range(15))
     assert not np.array_equal(everyone, np.arange(15)), "the order is random as well"
 

@@ -119,7 +119,7 @@ def test_a_prox_without_room_for_levels_is_refused():
 
 def test_the_levels_of_a_prox_are_those_of_their_seed(monkeypatch):
     # Without noise, which takes no time and is no plan.
-    monkeypatch.setattr(resque_prox.accounting, "calibrated", lambda drafted, calls_at: drafted)
+    monkeypatch.setattr(resque_prox.accounting, "calibrated", lambda drafted: drafted)
     monkeypatch.setattr(_plan_base, "_require_affordable", lambda plan: None)
     settings = SIZES | {"num_users": 4096, "delta": 1e-4, "regularization": 5.0, "num_queries": 4}
     first, same, other = (

@@ -97,7 +97,7 @@ def parameters(path: str) -> list[Parameter]:
     annotations = kinds_of(public_functions()[path])
     for name, parameter in _signature(path).items():
         said, argument = GOOD.get(path, {}).get(name), ARGUMENTS.get(name)
-        if name in annotations:
+        if name in annotations and not isinstance(said, Argument):
             kind, value = annotated(annotations[name][0])
             argument = Argument(kind, value if argument is None else argument.value)
         if isinstance(said, Argument):

@@ -1,4 +1,4 @@
-"""What the ball oracles of one parallel round share: their checked request, a pool of queries, their answers.
+"""What the ball oracles of one parallel round share: their accuracies, a pool of queries, their answers.
 
 ``ball_ac_sa`` and ``epoch_sgd`` make all queries around the centre before their first step, in rows of arrays
 of a static size, so that one compiled program serves all sizes; a batch of problems takes as long as its
@@ -6,49 +6,26 @@ largest. Rows beyond those asked for are zeros or queries that nobody uses.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Kind
 from dpsco_jax.oracles import resque
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle
 
 BLOCK = 128
 
 
-class Request(NamedTuple):
-    """What a plan is asked for: L, r, ρ, the smallest λ, the accuracies φ/(λr²), and which sizes."""
-
-    lipschitz: float
-    radius: float
-    smoothing: float
-    least: float
-    accuracies: tuple[float, ...]
-    sizes: str
+def _positive(name: str, values: Any) -> tuple[float, ...]:
+    _checks.require_instance(name, values, tuple | list)
+    _checks.require(len(values) > 0, name, values, "at least one number")
+    return tuple(_checks.require_real(name, value, 0) for value in values)
 
 
-def requested(
-    lipschitz: Any,
-    ball_radius: Any,
-    smoothing_radius: Any,
-    min_regularization: Any,
-    accuracies: Sequence[float],
-    sizes: str,
-    choices: tuple[str, ...],
-) -> Request:
-    """The arguments of ``plan`` as numbers; ``ValueError`` by name where one is out of range."""
-    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
-    radius = _checks.require_real("ball_radius", ball_radius, 0)
-    smoothing = _checks.require_real("smoothing_radius", smoothing_radius, radius, closed=True)
-    least = _checks.require_real("min_regularization", min_regularization, 0)
-    sizes = _checks.require_choice("sizes", sizes, choices)
-    _checks.require_instance("accuracies", accuracies, tuple | list)
-    if not accuracies:
-        raise ValueError(f"accuracies must not be empty, got {accuracies!r}")
-    wanted = tuple(_checks.require_real("accuracies", a, 0) for a in accuracies)
-    return Request(lipschitz, radius, smoothing, least, wanted, sizes)
+Accuracies = Annotated[Sequence[float], Kind(_positive)]
 
 
 def oracle(solved: Callable[[Any, Any, Any], tuple[Any, Any]], num_kinds: int) -> BallOracle:
@@ -70,18 +47,10 @@ def draw(
     num_queries: Any,
     capacity: int,
 ) -> resque.Pool:
-    """A pool of which the first ``num_queries`` rows are queries.
+    """A pool of which the first ``num_queries`` rows, at most ``capacity``, are queries; these may be traced.
 
-    Args:
-        key: used once.
-        gradient: see ``resque.BatchGradient``; called on ``BLOCK`` points at a time.
-        center: ``[dim]``.
-        smoothing_radius: ρ > 0; may be traced.
-        num_queries: at most ``capacity``; may be traced.
-        capacity: static.
-
-    Returns:
-        Rows for ``capacity`` queries and at least one block more, so that a block may start at any of them.
+    ``gradient`` is called on ``BLOCK`` points at a time. There are rows for ``capacity`` queries, static, and
+    at least one block more, so that a block may start at any of them.
     """
     rows = (-(-capacity // BLOCK) + 1) * BLOCK
     zeros = jnp.zeros((rows, center.shape[0]), center.dtype)

@@ -1,27 +1,19 @@
 """One iteration of ball acceleration: coefficients, the λ search, the two points, the dual step.
 
-What it computes: ``step`` is the iteration of ``ball_acceleration``; ``search`` finds its λ, such that the
-minimizer x̂ of F + (λ/2)·‖x - y_λ‖² is at a distance h(λ) = ‖x̂ - y_λ‖ of the order of the ball's radius r,
-but inside of the ball; y_λ moves with λ. h ≤ L/λ, and |dh/d ln λ| ≤ r + 1.5R, but h is not monotone. The
-rules, as state machines that ask one question a turn:
+The search looks for a λ such that the minimizer x̂ of F + (λ/2)·‖x - y_λ‖² is at a distance h(λ) = ‖x̂ - y_λ‖
+of the order of the ball's radius r, but inside of the ball; y_λ moves with λ. h ≤ L/λ, and |dh/d ln λ| ≤ r +
+1.5R, but h is not monotone. The rules, as state machines that ask the line-search oracle one question a turn:
 
 - ``bisection``: first λ_min, accepted unless h is above the window; then halving of [λ_min, λ_max] on the
   logarithmic scale until h is in the window. At its end λ_max' (the upper end, at which the ball is
-  inactive).
-- ``doubling``: a little below the last λ, then doubling until h is not above the window.
+  inactive). With answers within r/16 of x̂ and the window [r/2, 3r/4] an accepted λ has 7r/16 ≤ h ≤ 13r/16,
+  or is λ_min with h ≤ 13r/16; ``num_bisections`` questions find one. (Carmon, Jambulapati, Jin and Sidford
+  2021, Proposition 2, and Asi et al. 2021, Appendix D.2.3, re-derived.)
+- ``doubling``: a little below the last λ, then doubling until h is not above the window. A practical rule
+  without a bound on the iterations.
 - ``multiplier``: for oracles without a ball that find their own λ_o: doubling or halving from the last λ
-  until λ_o ≤ λ ≤ 4λ_o is bracketed, then halving of the bracket.
-
-Source: Carmon, Jambulapati, Jin and Sidford 2021, Proposition 2, and Asi, Carmon, Jambulapati, Jin and
-Sidford 2021, Appendix D.2.3, on which the thesis's Proposition 2.2.8 rests, re-derived;
-``multiplier``: Monteiro and Svaiter 2013, with the window of Carmon, Hausler, Jambulapati, Jin and Sidford
-2022; ``doubling`` is a practical rule without a bound on the iterations.
-
-Formal guarantee: with answers within r/16 of x̂ and the window [r/2, 3r/4] an accepted λ has 7r/16 ≤ h ≤
-13r/16, or is λ_min with h ≤ 13r/16; ``num_bisections`` questions find one.
-
-Cost: in a search one call of the line-search oracle a turn, at most ``max_searches`` turns; then two oracle
-calls, one where answers are reused and nothing is searched.
+  until λ_o ≤ λ ≤ 4λ_o is bracketed, then halving of the bracket. (Monteiro and Svaiter 2013, with the window
+  of Carmon, Hausler, Jambulapati, Jin and Sidford 2022.)
 """
 
 import math
@@ -39,57 +31,31 @@ _LARGEST_RATIO = 4.001  # of λ to the oracle's own; a factor of two is found fo
 
 
 class State(NamedTuple):
-    """What an iteration carries on.
+    """What an iteration carries on."""
 
-    Attributes:
-        start: x_0, ``[dim]``.
-        point: x, ``[dim]``.
-        dual: v, ``[dim]``.
-        weight: A.
-        guess: λ of the last iteration, or λ' of the adaptive rule.
-        iterations: t.
-        oracle_calls: of each oracle.
-        calls: ball problems solved, by the oracles' kinds, ``[kinds]``.
-        unaccepted: searches that ended without an accepted answer.
-        valid: whether the ball was inactive, as far as measured, in all iterations.
-    """
-
-    start: Float[Array, "dim"]
-    point: Float[Array, "dim"]
-    dual: Float[Array, "dim"]
-    weight: Float[Array, ""]
-    guess: Float[Array, ""]
+    point: Float[Array, "dim"]  # x
+    dual: Float[Array, "dim"]  # v
+    weight: Float[Array, ""]  # A
+    guess: Float[Array, ""]  # λ of the last iteration, or λ' of the adaptive rule
     iterations: Int[Array, ""]
     oracle_calls: OracleCalls
-    calls: Int[Array, "kinds"]
-    unaccepted: Int[Array, ""]
-    valid: Bool[Array, ""]
+    calls: Int[Array, "kinds"]  # ball problems solved, by the oracles' kinds
+    unaccepted: Int[Array, ""]  # searches that ended without an accepted answer
+    valid: Bool[Array, ""]  # whether the ball was inactive, as far as measured, in all iterations
 
 
 class Search(NamedTuple):
-    """State of a search.
+    """State of a search."""
 
-    Attributes:
-        regularization: the λ to ask at next, or that was settled on.
-        lower: bisection: h is above the window here.
-        upper: bisection: the ball is inactive here.
-        turns: questions asked.
-        done: no more questions.
-        accepted: the last answer was in the window (or below it at λ_min).
-        inactive: the ball is inactive at the settled λ, so the step is valid.
-        answer: the last answer.
-        calls: ball problems solved, by kind.
-    """
-
-    regularization: Float[Array, ""]
-    lower: Float[Array, ""]
-    upper: Float[Array, ""]
-    turns: Int[Array, ""]
+    regularization: Float[Array, ""]  # the λ to ask at next, or that was settled on
+    lower: Float[Array, ""]  # bisection: h is above the window here
+    upper: Float[Array, ""]  # bisection: the ball is inactive here
+    turns: Int[Array, ""]  # questions asked
     done: Bool[Array, ""]
-    accepted: Bool[Array, ""]
-    inactive: Bool[Array, ""]
-    answer: BallAnswer
-    calls: Int[Array, "kinds"]
+    accepted: Bool[Array, ""]  # the last answer was in the window (or below it at λ_min)
+    inactive: Bool[Array, ""]  # the ball is inactive at the settled λ, so the step is valid
+    answer: BallAnswer  # the last one
+    calls: Int[Array, "kinds"]  # ball problems solved, by kind
 
 
 def coefficients(regularization: Any, weight: Any) -> tuple[Any, Any]:
@@ -105,7 +71,6 @@ def init(key: Any, plan: Any, oracles: BallOracles, start: Float[Array, "dim"]) 
     kinds = jax.eval_shape(oracles.ball, key, start, scalar).calls.shape
     zero = jnp.zeros((), jnp.int32)
     return State(
-        start=start,
         point=start,
         dual=start,
         weight=jnp.asarray(plan.start_weight, start.dtype),
@@ -125,15 +90,7 @@ def step(
     state: State,
     project: Callable[[Any], Any] | None = None,
 ) -> State:
-    """One iteration.
-
-    Args:
-        key: of the run; iteration t uses ``_keys.of_part(key, t)``.
-        plan: of ``ball_acceleration.plan``.
-        oracles: see ``ball_oracles``.
-        state: of ``init`` or ``step``.
-        project: projection of v onto a convex set that holds start and comparison point.
-    """
+    """One iteration; the key is that of the run, ``project`` as for ``ball_acceleration.run``."""
     key = _keys.of_part(key, state.iterations)
     if plan.search == "adaptive":
         return _adaptive_step(key, plan, oracles, state, project)
@@ -238,15 +195,7 @@ def search(
     center: Callable[[Any], Any],
     first: Any,
 ) -> Search:
-    """Runs the search of a plan.
-
-    Args:
-        key: question t uses ``fold_in(key, t)``.
-        plan: of ``ball_acceleration.plan``, whose search is no ``"adaptive"``, ``"fixed"`` or ``"none"``.
-        line_search: the oracle.
-        center: λ to y_λ.
-        first: the λ that rules other than bisection start at.
-    """
+    """Runs the search of a plan that has one; ``center`` is λ to y_λ, and ``bisection`` ignores ``first``."""
     rule, most, reuse = plan.search, plan.max_searches, plan.reuse
     dtype = center(plan.regularization).dtype
     lower, upper = (jnp.asarray(limit, dtype) for limit in (plan.regularization, plan.largest))
@@ -325,12 +274,8 @@ def num_bisections(ratio: float, spread: float, width: float = 0.125) -> int:
     """Questions that always suffice, the one at λ_min included.
 
     h changes by at most r + 1.5R per unit of ln λ, so an interval of ln λ is accepted throughout whose length
-    is the width of the window, less the errors of the answers, over that.
-
-    Args:
-        ratio: R/r.
-        spread: λ_max/λ_min.
-        width: of the set of true distances that are accepted for certain, relative to r: 1/4 less 2/16.
+    is ``width``·r over that: the width of the set of true distances that are accepted for certain, a window
+    of 1/4 less 2/16 for the errors of the answers. ``ratio`` is R/r, ``spread`` λ_max/λ_min.
     """
     halvings = math.log2(max(math.log(spread), 1e-9) * (1 + 1.5 * ratio) / width)
     return 1 + max(1, math.ceil(halvings))

@@ -38,8 +38,7 @@ Example:
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +46,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
+from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.smoothing import gaussian_smoothness
 from dpsco_jax.oracles import resque
@@ -119,62 +120,42 @@ class Plan:
         return plans.describe("AC-SA on balls", self)
 
 
+@checked
 def plan(
     *,
-    lipschitz: float,
-    ball_radius: float,
-    smoothing_radius: float,
-    min_regularization: float,
-    accuracies: Sequence[float],
-    sizes: str = "proved",
+    lipschitz: Positive,
+    ball_radius: Positive,
+    smoothing_radius: Positive,
+    min_regularization: Positive,
+    accuracies: _one_round.Accuracies,
+    sizes: Annotated[str, one_of(*SIZES)] = "proved",
 ) -> Plan:
     """Sizes for which ``E objective ≤ minimum + accuracy·λr²`` at any λ ≥ ``min_regularization``.
 
-    Args:
-        lipschitz: L > 0, root of the bound on the second moment of the stochastic gradients.
-        ball_radius: r > 0.
-        smoothing_radius: ρ ≥ r.
-        min_regularization: the smallest λ > 0 that the oracles will see. Buckets go on from here until
-            4L/r is covered, beyond which nothing changes.
-        accuracies: φ/(λr²) of each oracle wanted, positive.
-        sizes: "proved": the least that are proved; "paper": as printed.
+    Arguments are those of ``epoch_sgd.plan``, but ``sizes``: "proved", the least that are proved, or "paper",
+    as printed. Buckets go on from ``min_regularization`` until 4L/r is covered, beyond which nothing changes.
 
     Raises:
         ValueError: if an argument is out of range.
     """
-    asked = _one_round.requested(
-        lipschitz,
-        ball_radius,
-        smoothing_radius,
-        min_regularization,
-        accuracies,
-        sizes,
-        SIZES,
-    )
-    ends = [asked.least]
-    while 2 * ends[-1] < 4 * asked.lipschitz / asked.radius:
+    _checks.require_real("smoothing_radius", smoothing_radius, ball_radius, closed=True)
+    ends = [min_regularization]
+    while 2 * ends[-1] < 4 * lipschitz / ball_radius:
         ends.append(2 * ends[-1])
-    stages = _paper_stages if asked.sizes == "paper" else _proved_stages
+    stages = _paper_stages if sizes == "paper" else _proved_stages
+    asked = lipschitz, ball_radius, smoothing_radius
     return Plan(
-        lipschitz=asked.lipschitz,
-        ball_radius=asked.radius,
-        smoothing_radius=asked.smoothing,
+        *asked,
         edges=np.asarray([_planning.float32_above(end) for end in ends[1:]]),
-        accuracies=asked.accuracies,
-        stages=tuple(stages(asked, end, accuracy) for accuracy in asked.accuracies for end in ends),
+        accuracies=tuple(accuracies),
+        stages=tuple(stages(*asked, end, accuracy) for accuracy in accuracies for end in ends),
     )
 
 
 def ball_oracles(
     plan: Plan, gradient: resque.BatchGradient, domain_radius: ArrayLike | None = None
 ) -> tuple[BallOracle, ...]:
-    """The oracles of a plan, one for each accuracy; each reports λ as its multiplier.
-
-    Args:
-        plan: from ``plan``.
-        gradient: unbiased stochastic gradients of f; see ``oracles.resque.BatchGradient``.
-        domain_radius: of a ball around the origin to stay in; none if ``None``. Centers lie in it.
-    """
+    """The oracles of a plan, one for each accuracy, from the arguments of ``epoch_sgd.ball_oracles``."""
     buckets = len(plan.stages) // len(plan.accuracies)
 
     def oracle_at(first: int) -> BallOracle:
@@ -220,20 +201,10 @@ def minimize(
     max_queries: int,
     domain_radius: ArrayLike | None = None,
 ) -> Float[Array, "dim"]:
-    """The stages on one ball.
+    """The stages on one ball; arguments that are no sizes are those of ``epoch_sgd.minimize``.
 
-    Args:
-        key: used once.
-        gradient: unbiased stochastic gradients of f; see ``oracles.resque.BatchGradient``.
-        center: y, the start too, ``[dim]``.
-        regularization: λ > 0; may be traced.
-        lipschitz: L; may be traced.
-        ball_radius: r > 0; may be traced.
-        smoothing_radius: ρ > 0; may be traced.
-        num_steps: T, of each stage; may be traced.
-        batch_sizes: N_k of each stage, ``[stages]``; may be traced. A stage of size 0 is left out.
-        max_queries: static bound on T·ΣN_k; the pool has room for them.
-        domain_radius: of a ball around the origin to stay in; none if ``None``. May be traced.
+    Numbers may be traced. T = ``num_steps`` is that of each stage, N_k in ``batch_sizes`` that of stage k; a
+    stage of size 0 is left out. ``max_queries``, static, is a bound on T·ΣN_k: the pool has room for them.
 
     Returns:
         The last stage's aggregate, ``[dim]``; the center if there is no stage.
@@ -278,22 +249,26 @@ def minimize(
     return point
 
 
-def _paper_stages(asked: _one_round.Request, regularization: float, accuracy: float) -> Stages:
+def _paper_stages(
+    lipschitz: float, radius: float, smoothing: float, regularization: float, accuracy: float
+) -> Stages:
     num_stages = max(1, math.ceil(-math.log2(accuracy)))
-    num_steps = math.ceil(4 * math.sqrt(asked.lipschitz / (asked.smoothing * regularization) + 1))
-    slope = asked.lipschitz / (regularization * asked.radius)
+    num_steps = math.ceil(4 * math.sqrt(lipschitz / (smoothing * regularization) + 1))
+    slope = lipschitz / (regularization * radius)
     sizes = (48 * 2**k * slope**2 / num_steps for k in range(1, num_stages + 1))
     return Stages(num_steps, tuple(math.ceil(size) for size in sizes))
 
 
-def _proved_stages(asked: _one_round.Request, regularization: float, accuracy: float) -> Stages:
-    slope = asked.lipschitz / (regularization * asked.radius)
+def _proved_stages(
+    lipschitz: float, radius: float, smoothing: float, regularization: float, accuracy: float
+) -> Stages:
+    slope = lipschitz / (regularization * radius)
     if slope**2 / 2 <= accuracy:
         return Stages(0, ())
     start = min(1.0, slope) ** 2 / 2
     num_stages = max(1, math.ceil(math.log2(start / accuracy)))
-    least = 16 * (1 + gaussian_smoothness(asked.lipschitz, asked.smoothing) / regularization)
+    least = 16 * (1 + gaussian_smoothness(lipschitz, smoothing) / regularization)
     num_steps = math.ceil(math.sqrt(least + 0.25) - 0.5)
-    variance = math.exp((asked.radius / asked.smoothing) ** 2) * slope**2
+    variance = math.exp((radius / smoothing) ** 2) * slope**2
     sizes = (4 * variance * 2**k / ((num_steps + 1) * start) for k in range(1, num_stages + 1))
     return Stages(num_steps, tuple(math.ceil(size) for size in sizes))

@@ -161,7 +161,6 @@ def plan(
     reuse: Flag | None = None,
     log_power: Nonnegative = 1.0,
     scale: Positive = 1.0,
-    window: tuple[float, float] = (0.5, 0.75),
     num_iterations: Count | None = None,
     max_searches: int | None = None,
 ) -> Plan:
@@ -184,7 +183,6 @@ def plan(
             oracles (the default there); a heuristic for stochastic ones, whose independence the proof uses.
         log_power: p of λ_min; the thesis has 2. Fewer line searches but more iterations as it grows.
         scale: c of λ_min; at 1e-6, say, λ_min hardly ever binds.
-        window: of accepted distances, relative to r.
         num_iterations: cap on the iterations, in place of the proved number.
         max_searches: cap on the calls of one search, in place of the proved number. To be left out where
             nothing is searched for: ``"adaptive"``, ``"fixed"`` and ``"none"``.
@@ -196,11 +194,6 @@ def plan(
     radius = ball_radius
     if radius > distance:
         raise ValueError(f"ball_radius must be in (0, distance = {distance:g}], got {radius!r}")
-    _checks.require_instance("window", window, tuple | list)
-    _checks.require(len(window) == 2, "window", window, "two numbers")
-    for edge in window:
-        _checks.require_inside("window", edge)
-    _checks.require(window[0] < window[1], "window", window, "such that lower < upper")
     if reuse is None:
         reuse = exact
 
@@ -219,8 +212,7 @@ def plan(
     )
     searches = 0
     if search == "bisection":
-        width = (window[1] - window[0]) / 2  # the other half is for errors of the answers
-        searches = _step.num_bisections(ratio, largest / least, width) + reuse
+        searches = _step.num_bisections(ratio, largest / least) + reuse
     elif search in ("doubling", "multiplier"):
         searches = 1 + math.ceil(math.log2(largest / least))
     elif search == "fixed":
@@ -246,8 +238,8 @@ def plan(
         excess=excess,
         regularization=least,
         largest=largest,
-        window_lower=window[0] * radius,
-        window_upper=window[1] * radius,
+        window_lower=0.5 * radius,
+        window_upper=0.75 * radius,
         step=1.0 if exact or search == "adaptive" else 0.5,
         start_weight=start,
         target_weight=target,

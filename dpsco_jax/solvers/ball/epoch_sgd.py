@@ -38,14 +38,15 @@ Example:
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key
 
+from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import resque
 from dpsco_jax.solvers import _planning, plans
@@ -106,14 +107,15 @@ def num_queries(num_epochs: int) -> int:
     return _FIRST_EPOCH * (2**num_epochs - 1) - num_epochs
 
 
+@checked
 def plan(
     *,
-    lipschitz: float,
-    ball_radius: float,
-    smoothing_radius: float,
-    min_regularization: float,
-    accuracies: Sequence[float],
-    sizes: str = "proved",
+    lipschitz: Positive,
+    ball_radius: Positive,
+    smoothing_radius: Positive,
+    min_regularization: Positive,
+    accuracies: _one_round.Accuracies,
+    sizes: Annotated[str, one_of(*SIZES)] = "proved",
 ) -> Plan:
     """Sizes for which ``E objective ≤ minimum + accuracy·λr²`` at any λ ≥ ``min_regularization``.
 
@@ -129,37 +131,29 @@ def plan(
     Raises:
         ValueError: if an argument is out of range, or more than 60 epochs are needed.
     """
-    asked = _one_round.requested(
-        lipschitz,
-        ball_radius,
-        smoothing_radius,
-        min_regularization,
-        accuracies,
-        sizes,
-        SIZES,
-    )
-    second_moment = math.exp((asked.radius / asked.smoothing) ** 2)
+    _checks.require_real("smoothing_radius", smoothing_radius, ball_radius, closed=True)
+    second_moment = math.exp((ball_radius / smoothing_radius) ** 2)
     rows = []
-    for accuracy in asked.accuracies:
+    for accuracy in accuracies:
         slopes = [math.sqrt(2 * accuracy)]
         # In units of r and L: all depends on the slope L/(λr) alone.
-        while slopes[-1] * asked.least * asked.radius < asked.lipschitz:
+        while slopes[-1] * min_regularization * ball_radius < lipschitz:
             if len(slopes) > _MOST_EPOCHS:
                 raise ValueError(
                     f"min_regularization must be larger, or accuracies: more than {_MOST_EPOCHS} "
-                    f"epochs would be needed, got {asked.least!r}, {accuracy!r}"
+                    f"epochs would be needed, got {min_regularization!r}, {accuracy!r}"
                 )
-            largest = _largest_slope(len(slopes), accuracy, second_moment, asked.sizes)
+            largest = _largest_slope(len(slopes), accuracy, second_moment, sizes)
             slopes.append(max(slopes[-1], largest))
-        edges = [asked.lipschitz / (slope * asked.radius) for slope in slopes[:-1]]
+        edges = [lipschitz / (slope * ball_radius) for slope in slopes[:-1]]
         rows.append([_planning.float32_above(edge) for edge in edges])
     max_epochs = max(map(len, rows))
     padded = [row + [0.0] * (max_epochs - len(row)) for row in rows]
     return Plan(
-        ball_radius=asked.radius,
-        smoothing_radius=asked.smoothing,
+        ball_radius=ball_radius,
+        smoothing_radius=smoothing_radius,
         thresholds=np.asarray(padded).reshape(len(rows), max_epochs),
-        accuracies=asked.accuracies,
+        accuracies=tuple(accuracies),
         epochs_by_accuracy=tuple(map(len, rows)),
     )
 

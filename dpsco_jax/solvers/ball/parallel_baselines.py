@@ -105,12 +105,7 @@ def plan(
 ) -> Plan:
     """Sizes for which E f(x) ≤ min f + ε is proved. Host only.
 
-    Args:
-        lipschitz: L > 0, of f on the whole space; the stochastic gradients have second moment at most L².
-        distance: R > 0, from the start to the minimizer at most.
-        dim: d.
-        excess: ε in (0, LR].
-        method: ``"sgd"`` or ``"ac_sa"``.
+    Arguments are those of ``parallel_sco.plan``, and the ``method``, ``"sgd"`` or ``"ac_sa"``.
 
     Raises:
         ValueError: an argument is out of range.
@@ -155,12 +150,7 @@ def solve(
 ) -> Result:
     """Runs the plan. Pure JAX: jit, and map over key, the plan's numbers and start.
 
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        gradient: ``gradient(keys [n], points [n, dim]) -> [n, dim]``, unbiased.
-        start: the center of the ball B(R), ``[dim]``.
-        stop: ``stop(params)`` of the point to report ends the run early, for study.
+    Arguments are those of ``parallel_sco.solve``, with ``stop(params)`` of the point to report.
 
     Raises:
         ValueError: if an argument is not what it must be, or the start has another dimension than planned.

@@ -1,49 +1,54 @@
-"""The plan of private ERM by ball acceleration: sizes, noise, and refusal of what would return noise.
+"""The plan of private ERM by ball acceleration: its sizes, its noise, and refusal of what would return noise.
 
-What it computes: the target ε_opt = LR/κ, the smoothing radius ρ, balls of radius r = ρ/ratio, the outer
-iterations, the largest β that the budget allows for every private call that could be made, and how far an
-answer will be from the point that it approximates.
-
-Source: thesis, Theorem 2.4.19, (2.29) to (2.33), with these corrections: all line searches are budgeted, not
-one an iteration; the bias of Algorithm 11 is that of β at its last level, √dim/(β√(nT)), not √dim/(βn). The
-thesis's ρ = ε_opt/(L√dim) is for any loss. A linear model sees one direction of a shift: smoothing raises it
-by at most Lρ·E|N(0, 1)|, so ρ = ε_opt/L costs 0.8 ε_opt, and no number of balls depends on the dimension.
-
-Formal guarantee: (ε, δ)-DP under REPLACE_ONE by ``privacy.resque``, whatever the run does within the plan. Of
-accuracy none is claimed: ``predicted_error`` is an observed law (constant 5 where 8192 is proved), and a
-plan is refused where it says that answers would be noise.
-
-Cost: seconds; a refusal searches for what would do and takes ten times as long.
+All line searches are budgeted, where the thesis has one an iteration (2.29), and ρ = ε_opt/L: a linear model
+sees one direction of a shift, smoothing raises it by at most Lρ·E|N(0, 1)|, and no number of balls depends on
+the dimension. The thesis's ρ = ε_opt/(L√dim) is for any loss.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 
 from dpsco_jax import _checks
-from dpsco_jax._argument_kinds import Positive
+from dpsco_jax._argument_kinds import (
+    Constants,
+    Count,
+    Flag,
+    Kind,
+    Positive,
+    integer,
+    one_of,
+    real,
+    require_fields,
+)
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.privacy import Budget
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _plan_base, _planning, plans
+from dpsco_jax.solvers import _plan_base, plans
 from dpsco_jax.solvers.ball import ball_acceleration
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._accounting import OfCalls
 from dpsco_jax.solvers.resque._calls import SAMPLINGS
+from dpsco_jax.solvers.resque._one_ball import Ratio, Sampling
 
 SEARCHES = ("doubling", "bisection", "fixed")
 PROXES = ("plain", "mlmc", "mlmc_extended")
 
 GOOD_ERROR, WORST_ERROR = 0.2, 0.5
 """Of a call's answer, relative to the ball: harmless below the first, useless above the second."""
+
+Condition = Annotated[float, real(1, closed=True)]
+_ABOVE_ZERO = functools.partial(_checks.require_within, low=0, high=math.inf, open_low=True)
+LargestError = Annotated[float, Kind(_ABOVE_ZERO)]
 
 _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
@@ -82,34 +87,20 @@ class Calls:
         12.0
     """
 
-    radius_ratio: float = 12.0
-    sampling: str | None = None
-    num_queries: int | None = None
-    search: str | None = None
-    prox: str | None = None
-    reuse: bool | None = None
-    search_runs: int | None = None
-    num_iterations: int | None = None
-    max_searches: int | None = None
-    levels_seed: int = 0
-    constants: str = "tight"
+    radius_ratio: Ratio = 12.0
+    sampling: Sampling | None = None
+    num_queries: Annotated[int, integer(4)] | None = None
+    search: Annotated[str, one_of(*SEARCHES)] | None = None
+    prox: Annotated[str, one_of(*PROXES)] | None = None
+    reuse: Flag | None = None
+    search_runs: Count | None = None
+    num_iterations: Count | None = None
+    max_searches: Count | None = None
+    levels_seed: Annotated[int, integer(0)] = 0
+    constants: Constants = "tight"
 
     def __post_init__(self) -> None:
-        _checks.require_real("radius_ratio", self.radius_ratio, 2.001, closed=True)
-        for name, choices in (("sampling", SAMPLINGS), ("search", SEARCHES), ("prox", PROXES)):
-            if getattr(self, name) is not None:
-                _checks.require_choice(name, getattr(self, name), choices)
-        if self.num_queries is not None:
-            _checks.require_integer("num_queries", self.num_queries, 4)
-        _checks.require_given(_checks.require_flag, reuse=self.reuse)
-        _checks.require_given(
-            _checks.require_count,
-            search_runs=self.search_runs,
-            num_iterations=self.num_iterations,
-            max_searches=self.max_searches,
-        )
-        _checks.require_integer("levels_seed", self.levels_seed, 0)
-        _checks.require_choice("constants", self.constants, ("tight", "paper"))
+        require_fields(self)
 
 
 DEFAULT = Calls()
@@ -191,11 +182,7 @@ class Plan(OfCalls):
 
     @property
     def level_counts(self) -> tuple[int, ...]:
-        """Calls of each level for all prox estimates: one of level 0, and J and J - 1 where J > 0.
-
-        Raises:
-            ValueError: if there is not one row of levels up to ``max_level`` for each iteration.
-        """
+        """Calls of each level for all prox estimates: one of level 0, and J and J - 1 where J > 0."""
         iterations, counts = self.outer.num_iterations, [0] * (self.max_level + 1)
         if self.outer.reuse:
             return tuple(counts)
@@ -215,11 +202,7 @@ class Plan(OfCalls):
 
     @property
     def budgeted(self) -> tuple[int, ...]:
-        """How many strongly convex calls of each kind could be made.
-
-        Raises:
-            ValueError: if a size is out of range, or the sizes do not belong together.
-        """
+        """How many strongly convex calls of each kind could be made."""
         outer = self.outer
         search = _checks.require_choice("outer.search", outer.search, SEARCHES)
         iterations = _checks.require_integer("outer.num_iterations", outer.num_iterations, 1)
@@ -273,15 +256,15 @@ class Plan(OfCalls):
         return plans.describe("private ERM by ball acceleration", self, remarks)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: Budget,
     *,
-    condition: float = 5.0,
+    condition: Condition = 5.0,
     smoothing_radius: Positive | None = None,
     calls: Calls = DEFAULT,
-    largest_error: float = WORST_ERROR,
+    largest_error: LargestError = WORST_ERROR,
 ) -> Plan:
     """Checks all arguments, lists the calls, calibrates their noise. All arguments are public.
 
@@ -299,46 +282,30 @@ def plan(
         ValueError: an argument is out of range, or the loss has no proof.
         Infeasible: the plan would return noise; ``needed`` has values that would do.
     """
-    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
-    drafted = draft(
-        problem,
-        budget,
-        condition=condition,
-        smoothing_radius=smoothing_radius,
-        calls=calls,
-    )
-    return calibrated(drafted, largest_error)
+    return calibrated(draft(problem, budget, condition, smoothing_radius, calls), largest_error)
 
 
 def calibrated(drafted: Plan, largest_error: float, near: float | None = None) -> Plan:
     """The plan with the largest β that its budget allows; ``near`` is one of a similar plan, if there is one.
 
-    Raises:
-        ValueError: a number is out of the range in which there is a proof.
-        Infeasible: the predicted error is above the largest.
+    ``Infeasible`` if the predicted error is above the largest.
     """
-    accounting.require_numbers(drafted.numbers)
-    beta = accounting.largest_beta(drafted, drafted.calls_at, near)
+    accounting.require_numbers(drafted)
+    beta = accounting.largest_beta(drafted, near)
     made = dataclasses.replace(drafted, beta=beta)
     if made.predicted_error > largest_error:
         raise _refusal(made, largest_error)
-    return accounting.proved(made, made.calls_at, beta, float(made.delta))
+    return accounting.proved(made, beta, float(made.delta))
 
 
 def draft(
     problem: Problem,
     budget: Budget,
-    *,
     condition: float = 5.0,
     smoothing_radius: float | None = None,
     calls: Calls = DEFAULT,
 ) -> Plan:
-    """Checks all arguments, those of ``plan``, and sets the sizes; β = 1 and no loss yet.
-
-    Raises:
-        ValueError: an argument is out of range, or the loss has no proof.
-    """
-    problem, budget = _planning.require_request(problem, budget)
+    """The sizes, from the arguments of ``plan``; β = 1 and no loss yet."""
     num_users, distance = problem.num_users, problem.require_distance()
     _calls.require_linear(problem.objective)
     _checks.require_instance("calls", calls, Calls)
@@ -346,7 +313,6 @@ def draft(
     sampling = calls.sampling or ("with_replacement" if paper else "without_replacement")
     search = calls.search or ("bisection" if paper else "doubling")
     prox = calls.prox or ("mlmc_extended" if paper else "plain")
-    condition = _checks.require_real("condition", condition, 1, closed=True)
     lipschitz = problem.lipschitz
     excess = lipschitz * distance / condition
     if smoothing_radius is None:
@@ -410,7 +376,7 @@ def _refusal(plan: Plan, largest: float) -> Infeasible:
 
     def enough(**changes: Any) -> bool:
         changed = dataclasses.replace(plan, **changes)
-        beta = accounting.largest_beta(changed, changed.calls_at)
+        beta = accounting.largest_beta(changed)
         return dataclasses.replace(changed, beta=beta).predicted_error <= largest
 
     # The error falls at most like 1/n or 1/ε; a few doublings beyond what that asks for.
@@ -418,16 +384,14 @@ def _refusal(plan: Plan, largest: float) -> Infeasible:
     factors = [2**i for i in range(least, least + 6)]
     needed: dict[str, float] = {"largest_error": plan.predicted_error}
     remedies = ["a smaller condition"]
-    for factor in factors:
-        if enough(epsilon=factor * float(plan.epsilon)):
-            needed["epsilon"] = factor * float(plan.epsilon)
-            remedies.insert(0, f"epsilon = {needed['epsilon']:g}")
-            break
-    for factor in factors:
-        if enough(num_users=factor * plan.num_users, num_queries=factor * plan.num_queries):
-            needed["num_users"] = factor * plan.num_users
-            remedies.insert(0, f"{needed['num_users']} users")
-            break
+    epsilons = (factor * float(plan.epsilon) for factor in factors)
+    if epsilon := next((one for one in epsilons if enough(epsilon=one)), None):
+        needed["epsilon"] = epsilon
+        remedies.insert(0, f"epsilon = {epsilon:g}")
+    sizes = ((factor * plan.num_users, factor * plan.num_queries) for factor in factors)
+    if size := next((n for n, t in sizes if enough(num_users=n, num_queries=t)), None):
+        needed["num_users"] = size
+        remedies.insert(0, f"{size} users")
     return Infeasible(
         f"condition = {float(plan.outer.lipschitz) * float(plan.outer.distance) / float(plan.outer.excess):g}"
         f" is out of reach of {plan.num_users} users at epsilon = {float(plan.epsilon):g}: answers would be"

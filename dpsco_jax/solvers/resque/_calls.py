@@ -1,35 +1,14 @@
 """A private call on a ball: users drawn, one round of queries, localized SGD on the reweighted gradients.
 
-What it computes: a point of the ball B(c, r) where f_ρ + (λ/2)·‖x - a‖² is small, for f_ρ the mean loss of
-the users, smoothed by N(0, ρ²I). ``localized`` is a pass of SGD in phases: phase i makes T_i = T/2^i steps of
-length η_i = η/4^i with gradients queried around the centre and reweighted to the iterate, averages its
-iterates and adds Gaussian noise of deviation L·η_i/β. ``strongly_convex`` does so in growing ``levels``.
-
-All queries of a call are one parallel round before the first step. The loss of an item is link(⟨a, x⟩): its
-slope at c + ξ needs ⟨a, ξ⟩ alone, and the weight exp(⟨v, ξ⟩/ρ² - ‖v‖²/(2ρ²)) needs ⟨v, ξ⟩, which given ⟨a, ξ⟩
-is normal with mean ⟨v, a⟩·⟨a, ξ⟩/‖a‖² and variance ρ²·(‖v‖² - ⟨v, a⟩²/‖a‖²). So two normal numbers stand for
-the ``dim`` of a shift, and gradients and weights have the same joint law. Every item has its own shift.
-
-Source: thesis, Definition 2.2.2 (the reweighting; the two numbers for a shift are our own), Algorithms 8 and
-9 (``localized``) and 10 (``strongly_convex``), with these corrections: T is a power of two not above the
-budget of queries, every phase starts inside of the ball, the result is projected onto it, averages are over
-the points at which gradients were used. Of the levels of Algorithm 10 and Lemma 2.4.13, D_i =
-4·E_i·(D_0/(4·E_0))^(2^-i) has the 2^i-th root without which (2.27) does not satisfy D_{i+1} = √(D_i·E_i), and
-D_0 = L²/(2λ) is a quarter of the printed one. Equal noise in all levels costs less privacy where the Rényi
-curve decides, and measures the same or worse where the privacy loss distribution does.
-
-Formal guarantee: REPLACE_ONE of a user, by ``privacy.resque``, whatever the centre, start, regularization and
-reach. It needs each loss convex and L-Lipschitz on all of space, ρ/r as accounted, and everything but the
-returned point secret: which users, which shifts, which weights. A user's step is a mean over items of terms
-with shifts of their own; the moments of the weights carry over to it by Minkowski's inequality. Rounding is
-outside of the guarantee, but kept small against the steps: iterates are held, and projected, relative to the
-phase's start (docs/theory/resque.md, Rounding).
-
-Cost: at most T user gradients, made at once; T steps of two products of length ``dim`` one after another.
-Memory of the features of T users.
+Steps, assumptions and the proof of what they cost are those of docs/theory/resque.md. All queries of a call
+are one parallel round before the first step. The loss of an item is link(⟨a, x⟩): its slope at c + ξ needs
+⟨a, ξ⟩ alone, and the weight exp(⟨v, ξ⟩/ρ² - ‖v‖²/(2ρ²)) needs ⟨v, ξ⟩, which given ⟨a, ξ⟩ is normal with mean
+⟨v, a⟩·⟨a, ξ⟩/‖a‖² and variance ρ²·(‖v‖² - ⟨v, a⟩²/‖a‖²). So two normal numbers stand for the ``dim`` of a
+shift, and gradients and weights have the same joint law. Every item has its own shift.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -39,6 +18,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax import _checks, _keys
+from dpsco_jax._pytrees import Number, padded, pytree, static
 from dpsco_jax.geometry import _moves, domains
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.mechanisms import _draws, additive
@@ -47,7 +27,6 @@ from dpsco_jax.oracles.linear import LinearData
 from dpsco_jax.problems import _proofs
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.resque._sizes import Level, Sizes, levels, sizes_of
 
 # Pays for the rounding of the gradients' norms, weights and step sizes.
 HEAD_ROOM = 1.0 + 2.0**-16
@@ -65,35 +44,23 @@ SAMPLINGS = tuple(_SHARES)
 
 
 class Setting(NamedTuple):
-    """What all calls of a run have in common.
+    """What all calls of a run have in common."""
 
-    Attributes:
-        model: the linear model of the loss; static.
-        data: of ``oracles.linear.prepare``.
-        radius: r, of the balls.
-        smoothing_radius: ρ, standard deviation of a shift in each coordinate.
-        lipschitz: L, of every user's loss on all of space.
-        replacement: whether a user may be drawn several times in a call; static.
-        domain: with ``moves``; ``None`` for all of space. Static.
-        first: position in the data of the first user, where a run is on some of them.
-    """
-
-    model: LinearModel
-    data: LinearData
-    radius: ArrayLike
-    smoothing_radius: ArrayLike
-    lipschitz: ArrayLike
-    replacement: bool = False
-    domain: Domain | None = None
-    first: ArrayLike = 0
+    model: LinearModel  # static
+    data: LinearData  # of ``oracles.linear.prepare``
+    radius: ArrayLike  # r, of the balls
+    smoothing_radius: ArrayLike  # ρ, standard deviation of a shift in each coordinate
+    lipschitz: ArrayLike  # L, of every user's loss on all of space
+    replacement: bool = False  # whether a user may be drawn several times in a call; static
+    domain: Domain | None = None  # with ``moves``; ``None`` for all of space. Static
+    first: ArrayLike = 0  # position of the first user in the data, where a run is on some of them
 
 
 def make_setting(objective: Objective, data: UserData, plan: Any) -> Setting:
     """What the calls of a run share, from a plan with the fields that are named as in ``Plan``.
 
-    Raises:
-        ValueError: if the objective is one for which privacy has no proof, whatever the plan was made for,
-            or its domain cannot project the small moves of late phases.
+    ``ValueError`` if the objective is one for which privacy has no proof, whatever the plan was made for, or
+    its domain cannot project the small moves of late phases.
     """
     require_linear(objective)
     _checks.require_nonnegative("objective.ridge", objective.ridge)
@@ -114,11 +81,9 @@ def make_setting(objective: Objective, data: UserData, plan: Any) -> Setting:
 
 
 def require_linear(objective: Objective) -> None:
-    """Refuses losses that the privacy proof does not cover.
+    """``ValueError`` unless the loss is a linear model, convex and Lipschitz on the whole space.
 
-    Raises:
-        ValueError: unless the loss is a linear model, convex and Lipschitz on the whole space with the
-            constants that ``problems.losses`` gave it: no declaration of the caller's is taken for a proof.
+    It is with the constants that ``problems.losses`` gave it: no declaration of the caller's is a proof.
     """
     _checks.require_instance("objective", objective, Objective)
     known = objective.globally_convex_lipschitz
@@ -139,6 +104,84 @@ def require_linear(objective: Objective) -> None:
     )
 
 
+class Level(NamedTuple):
+    """One localized call of a strongly convex one: its T, and its β over that of the whole, at least 1."""
+
+    num_queries: int
+    beta_factor: float
+
+
+def levels(num_queries: int) -> tuple[Level, ...]:
+    """The localized calls of a strongly convex one of T queries; their sizes add up to less than T.
+
+    There are k = ⌈log2 log2 T⌉ of them, for i = 0, ..., k - 1, with T_i = 2^(i-k)·T queries and β_i =
+    2^((k-i)/2)·β. The first have the largest β: an accountant must see every level.
+    """
+    if num_queries < 4 or num_queries & (num_queries - 1):
+        raise ValueError(f"num_queries must be a power of two, at least 4, got {num_queries}")
+    count = max(1, math.ceil(math.log2(math.log2(num_queries))))
+    return tuple(Level(num_queries >> (count - i), 2.0 ** ((count - i) / 2)) for i in range(count))
+
+
+@pytree
+class Sizes:
+    """The localized calls of a call, one level after the other, with sizes that may be numbers.
+
+    Of several runs in one program arrays have the room of the largest call; what lies beyond a run's own
+    sizes is not looked at.
+    """
+
+    most_drawn: int = static(joined=max)  # users of the largest call
+    replacement: bool = static()  # whether a user may be drawn several times in a call
+    shuffled: bool = static()  # whether more than half of the users are drawn, so in an order too
+    batch: sampling.Batch | None  # the draw of a level; none with replacement, or of everybody
+    num_users: Number  # n
+    num_drawn: Number  # users of the call
+    num_phases: Number  # of all levels together
+    drawn: Number = padded()  # users of each level, one less than its queries
+    beta_factor: Number = padded()  # of each level
+    inverse_root: Number = padded()  # 1/√T of each level
+    phase_level: Number = padded()  # the level of each phase
+    phase_count: Number = padded()  # how many queries it has
+    phase_scale: Number = padded()  # its step size over that of its level
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The localized calls."""
+        return tuple(map(Level, self.drawn + 1.0, self.beta_factor))
+
+
+def sizes_of(num_users: int, calls: Sequence[Level], replacement: bool) -> Sizes:
+    """The sizes of localized calls on so many users; ``ValueError`` if a level needs more than there are."""
+    drawn = [level.num_queries - 1 for level in calls]
+    most = max(drawn)
+    if not replacement:
+        _checks.require(most <= num_users, "num_queries", most + 1, f"at most {num_users + 1}")
+    # Phase j = 1, 2, ... of a level has T/2^j queries, and steps 4^-j times as long.
+    phases = [
+        (i, level.num_queries >> j, 0.25**j)
+        for i, level in enumerate(calls)
+        for j in range(1, level.num_queries.bit_length())
+    ]
+    of_level, counts, scales = zip(*phases, strict=True)
+    some = not replacement and most < num_users
+    return Sizes(
+        most_drawn=sum(drawn),
+        replacement=replacement,
+        shuffled=not replacement and 2 * most > num_users,
+        batch=sampling.batch_of(num_users, most) if some else None,
+        num_users=num_users,
+        num_drawn=sum(drawn),
+        num_phases=len(phases),
+        drawn=np.asarray(drawn, np.int32),
+        beta_factor=np.asarray([level.beta_factor for level in calls]),
+        inverse_root=np.asarray([1.0 / math.sqrt(level.num_queries) for level in calls]),
+        phase_level=np.asarray(of_level, np.int32),
+        phase_count=np.asarray(counts, np.int32),
+        phase_scale=np.asarray(scales),
+    )
+
+
 def num_drawn(num_queries: int, strongly_convex: bool = True) -> int:
     """Users drawn by one call of T queries, strongly convex or localized."""
     if not strongly_convex:
@@ -151,8 +194,7 @@ def power_of_two(
 ) -> int:
     """T as given, or by the default share of the users, rounded down to a power of two.
 
-    Raises:
-        ValueError: if it is below ``least``, or above ``most`` without replacement.
+    ``ValueError`` if it is below ``least``, or above ``most`` without replacement.
     """
     if num_queries is None:
         num_queries = max(least, int(_SHARES[sampling] * num_users))
@@ -171,15 +213,9 @@ def level_errors(
 ) -> list[tuple[Any, Any]]:
     """(E_i, D_i) of the levels: what a level adds to the gap, and the gap that it starts from at most.
 
-    With the constant at which a localized call is proved all gaps are as said, and E_{i+1} = E_i/2.
-
-    Args:
-        sizes: of ``levels``.
-        dim: number of parameters.
-        beta: of the whole call.
-        lipschitz: L.
-        regularization: λ > 0.
-        constant: C in E_i = (2C²L²/λ)·(√dim/(β_i·T_i) + 1/√T_i)².
+    E_i = (2C²L²/λ)·(√dim/(β_i·T_i) + 1/√T_i)² with the ``constant`` C; at the proved one E_{i+1} = E_i/2, and
+    D_i = 4·E_i·(D_0/(4·E_0))^(2^-i). Thesis, Lemma 2.4.13 lacks that root, without which (2.27) does not
+    satisfy D_{i+1} = √(D_i·E_i), and has four times D_0 = L²/(2λ).
     """
     scale = lipschitz**2 / regularization
     gap = 0.5 * scale
@@ -192,26 +228,6 @@ def level_errors(
     return pairs
 
 
-def reaches(
-    sizes: tuple[Level, ...],
-    dim: int,
-    beta: ArrayLike,
-    lipschitz: ArrayLike,
-    regularization: ArrayLike,
-    radius: ArrayLike,
-    constant: float,
-) -> list[Any]:
-    """Of every level the distance from its start to the minimizer, as its gap allows.
-
-    It is √(2·D_i/λ), but never above twice the radius of the ball, nor above the radius in the first level,
-    which starts at the center. The other arguments are those of ``level_errors``.
-    """
-    pairs = level_errors(sizes, dim, beta, lipschitz, regularization, constant)
-    first = jnp.minimum(radius, lipschitz / regularization)
-    later = [jnp.minimum(2 * radius, jnp.sqrt(2 * gap / regularization)) for _, gap in pairs[1:]]
-    return [first, *later]
-
-
 class Queries(NamedTuple):
     """A round of queries: for each of the T - 1 steps a user's rows and how the loss slopes along them."""
 
@@ -219,9 +235,7 @@ class Queries(NamedTuple):
     slopes: Array  # [steps, items]: derivative over the number of items, at the shifted point
     inverse_norms: Array  # [steps, items]
     along: Array  # [steps, items]: the shift along the row, over ρ
-    across: (
-        Array  # [steps, items]: the shift along the rest of whatever it is multiplied with, over ρ
-    )
+    across: Array  # [steps, items]: along the rest of what it is multiplied with, over ρ
 
 
 def query(
@@ -233,12 +247,7 @@ def query(
 ) -> Queries:
     """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts.
 
-    Args:
-        key: of the shifts.
-        setting: of the call.
-        users: positions of all drawn users.
-        center: of the ball.
-        num_drawn: how many of these users are looked at, the first ones; all if ``None``.
+    Of the ``users``, by position, the first ``num_drawn`` are looked at; all if it is ``None``.
     """
     rows = jax.tree.map(lambda x: x.at[users].get(mode="promise_in_bounds"), setting.data)
     along_key, across_key = jax.random.split(key)
@@ -303,20 +312,10 @@ def localized(
 ) -> Float[Array, "dim"]:
     """Localized SGD with reweighted gradients and output perturbation (thesis, Algorithms 8 and 9).
 
-    Args:
-        key: used once; users, shifts and noise have streams of their own.
-        setting: what all calls share.
-        num_queries: T, a power of two; T - 1 users are drawn. Static.
-        center: of the ball and of the queries, ``[dim]``. Public or private already, as all below.
-        start: first iterate, ``[dim]``.
-        beta: the noise of a phase has standard deviation L·η_i/β.
-        reach: r' in (0, 2r], bound on the distance from the start to the minimizer: sets the step size
-            η = (r'/L)·min(1/√T, β/√dim).
-        regularization: λ ≥ 0.
-        anchor: a; the centre if left out.
-
-    Returns:
-        A point of the ball.
+    T - 1 users are drawn. ``reach`` r' in (0, 2r] bounds the distance from the start to the minimizer and
+    sets the step size η = (r'/L)·min(1/√T, β/√dim); the noise of a phase has standard deviation L·η_i/β. The
+    quadratic is (λ/2)·‖x - a‖² with λ ≥ 0, and a the ``anchor``, or the centre. All are public, or private
+    points already.
     """
     num_users = setting.data.labels.shape[0]
     call = sizes_of(num_users, [Level(num_queries, 1.0)], setting.replacement)
@@ -335,27 +334,21 @@ def strongly_convex(
 ) -> Float[Array, "dim"]:
     """Localized calls of growing size, each from where the one before has ended (thesis, Algorithm 10).
 
-    The expected objective is within C_sc·(L²/λ)·(dim/(βT)² + 1/T) of the minimum over the ball, with C_sc
-    proved at 8192 for ``constant=16`` and the thesis' levels; about 5 is observed.
-
-    Args:
-        key: used once.
-        setting: what all calls share.
-        sizes: of ``levels``, on all users; or ``Sizes``, of which numbers may be traced.
-        center: of the ball, ``[dim]``.
-        beta: of the call; level i has its ``beta_factor`` times it.
-        regularization: λ > 0.
-        constant: C of the bound E_i that sets the reach of the levels. Privacy does not depend on it.
-        anchor: of the quadratic term; the first level starts from its nearest point of the ball.
-
-    Returns:
-        A point of the ball.
+    ``sizes`` are those of ``levels``, on all users, or ``Sizes``, of which numbers may be traced; level i has
+    its ``beta_factor`` times β. λ > 0; the first level starts from the point of the ball nearest to the
+    anchor. ``constant``, C of the bound E_i that sets the reaches, is no matter of privacy. The expected
+    objective is within C_sc·(L²/λ)·(dim/(βT)² + 1/T) of the minimum over the ball, with C_sc proved at 8192
+    for C = 16 and the thesis' levels; about 5 is observed.
     """
     dim = center.shape[0]
     if not isinstance(sizes, Sizes):
         sizes = sizes_of(setting.data.labels.shape[0], sizes, setting.replacement)
     lipschitz, radius = setting.lipschitz, setting.radius
-    far = reaches(sizes.levels, dim, beta, lipschitz, regularization, radius, constant)
+    pairs = level_errors(sizes.levels, dim, beta, lipschitz, regularization, constant)
+    # From the start of a level to the minimizer, as its gap allows; the first starts at the center.
+    gaps = [jnp.sqrt(2 * gap / regularization) for _, gap in pairs[1:]]
+    far = [jnp.minimum(radius, lipschitz / regularization)]
+    far += [jnp.minimum(2 * radius, gap) for gap in gaps]
     start = center if anchor is None else anchor
     return _run(key, setting, sizes, far, center, start, beta, regularization, anchor)
 
@@ -373,7 +366,7 @@ def _run(
 ) -> Array:
     """Localized calls on one ball, one after another: one round of queries, one loop over all phases."""
     users_key, shifts_key, noise_key = jax.random.split(key, 3)
-    users = jnp.asarray(setting.first) + _draw_users(users_key, setting, sizes)
+    users = jnp.asarray(setting.first) + _draw_users(users_key, sizes)
     queries = query(shifts_key, setting, users, center, sizes.num_drawn)
     betas = beta * sizes.beta_factor
     longest = jnp.minimum(jnp.asarray(sizes.inverse_root), betas / math.sqrt(center.shape[0]))
@@ -387,40 +380,14 @@ def _run(
     pull = 0.0 if anchor is None else regularization * (anchor - center)
 
     def phase(i: Array, offset: Array) -> Array:
-        which = i, firsts[i], counts[i], lengths[i], noises[i]
-        return released(noise_key, setting, queries, center, offset, which, regularization, pull)
+        begin = inside(setting, center, offset)
+        steps = firsts[i], counts[i], lengths[i]
+        mean = _mean_move(setting, queries, center, begin, *steps, regularization, pull)
+        noise = jax.random.fold_in(noise_key, i)
+        return begin + additive.gaussian(noise, mean, noises[i])
 
     end = lax.fori_loop(0, sizes.num_phases, phase, start - center)
     return center + inside(setting, center, end)
-
-
-def released(
-    noise_key: Array,
-    setting: Setting,
-    queries: Queries,
-    center: Array,
-    offset: Array,
-    which: tuple[Array, ...],
-    regularization: ArrayLike,
-    pull: ArrayLike,
-) -> Array:
-    """Where a phase ends, from the centre, with its noise.
-
-    Args:
-        noise_key: of all phases.
-        setting: of the call.
-        queries: of the call.
-        center: of the ball.
-        offset: where the phase before has ended, from the centre.
-        which: number of the phase, its first query, their number, step size, deviation of the noise.
-        regularization: λ.
-        pull: λ times the way from the centre to the anchor.
-    """
-    index, first, count, size, deviation = which
-    begin = inside(setting, center, offset)
-    mean = _mean_move(setting, queries, center, begin, first, count, size, regularization, pull)
-    noise = jax.random.fold_in(noise_key, index)
-    return begin + additive.gaussian(noise, mean, deviation)
 
 
 def _mean_move(
@@ -436,9 +403,8 @@ def _mean_move(
 ) -> Array:
     """What a phase releases, before the noise: from its begin to the mean of its iterates.
 
-    Steps shrink by 4 from phase to phase. Next to the offset they would soon be lost in float32, and
-    neighbours would differ by roundings that no noise covers: what is stepped, projected and averaged is how
-    far the iterates are from where the phase begins.
+    What is stepped, projected and averaged is how far the iterates are from where the phase begins: next to
+    the offset late steps would be lost in float32, and neighbours differ by roundings that no noise covers.
     """
     shrink = 1.0 / (1.0 + size * regularization)
     excess = jnp.vdot(begin, begin) / setting.radius**2 - 1.0
@@ -461,9 +427,8 @@ def _mean_move(
     return total / count
 
 
-def _draw_users(key: Array, setting: Setting, sizes: Sizes) -> Array:
+def _draw_users(key: Array, sizes: Sizes) -> Array:
     """The users of all levels, a fresh sample for each, by position among those of the run."""
-    del setting
     most = sizes.most_drawn
     if sizes.replacement:
         return sampling.with_replacement(key, sizes.num_users, most).indices
@@ -490,9 +455,8 @@ def _draw_users(key: Array, setting: Setting, sizes: Sizes) -> Array:
 def inside(setting: Setting, center: Array, offset: Array) -> Array:
     """The offset of a point of the ball: nearest in the domain first, then nearest in the ball.
 
-    Both maps bring no two points further apart, nor any point further from one of the intersection, which
-    is all that privacy and the regret of SGD ask of them. Here they round at the size of the point: for what
-    was released already. The steps of a phase use the same two maps relative to its begin.
+    Here both maps round at the size of the point: for what was released already. The steps of a phase use
+    the same two relative to its begin.
     """
     if setting.domain is not None:
         offset = setting.domain.project(center + offset) - center

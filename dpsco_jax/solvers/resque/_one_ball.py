@@ -1,11 +1,8 @@
-"""Private calls around one centre: the plan of a call, its draft, and the run of one or several such calls.
-
-``resque_erm`` makes one call, ``resque_erm_high_probability`` and ``resque_prox`` repeat it with other noise.
-"""
+"""Private calls around one centre: the plan of a call, its draft, and the run of one or several calls."""
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +10,12 @@ import numpy as np
 from jaxtyping import Float, Key
 
 from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax._argument_kinds import one_of, real
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _planning, plans
+from dpsco_jax.solvers import _arguments, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._accounting import OfCalls
@@ -25,6 +23,10 @@ from dpsco_jax.solvers.resque._calls import SAMPLINGS, levels
 from dpsco_jax.solvers.solution import Solution
 
 METHODS = ("localized", "strongly_convex")
+
+Ratio = Annotated[float, real(2.001, closed=True)]
+Sampling = Annotated[str, one_of(*SAMPLINGS)]
+Method = Annotated[str, one_of(*METHODS)]
 
 Call: TypeAlias = Callable[[jax.Array, "Plan"], jax.Array]
 """``call(key, plan)``: the private point of one call of that plan."""
@@ -109,16 +111,14 @@ class OfBase(OfCalls):
         return self.base
 
     @property
-    def num_users(self) -> int:
+    def num_users(self) -> Any:
         """The number of users n."""
-        users: int = self.base.num_users
-        return users
+        return self.base.num_users
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> Any:
         """Number of parameters."""
-        dim: int = self.base.dim
-        return dim
+        return self.base.dim
 
 
 def draft(
@@ -133,25 +133,15 @@ def draft(
     sampling: str | None = None,
     constants: str = "tight",
 ) -> Plan:
-    """The plan of a call before its noise is calibrated: checks all arguments, those of ``resque_erm.plan``.
-
-    Raises:
-        ValueError: an argument is out of range, or the loss is one for which privacy has no proof here.
-    """
-    problem, budget = _planning.require_request(problem, budget)
+    """The plan of a call before its noise is calibrated, from the arguments of ``resque_erm.plan``."""
     objective, num_users = problem.objective, problem.num_users
     _calls.require_linear(objective)
-    radius = _checks.require_real("ball_radius", ball_radius, 0)
-    ratio = _checks.require_real("radius_ratio", radius_ratio, 2.001, closed=True)
-    convexity = _checks.require_real("regularization", regularization, 0, closed=True)
-    paper = _checks.require_choice("constants", constants, ("tight", "paper")) == "paper"
+    paper = constants == "paper"
     sampling = sampling or ("with_replacement" if paper else "without_replacement")
-    _checks.require_choice("sampling", sampling, SAMPLINGS)
-    method = method or ("strongly_convex" if convexity > 0 else "localized")
-    _checks.require_choice("method", method, METHODS)
+    method = method or ("strongly_convex" if regularization > 0 else "localized")
     strong = method == "strongly_convex"
     if strong:
-        _checks.require_real("regularization", convexity + objective.ridge, 0)
+        _checks.require_real("regularization", regularization + objective.ridge, 0)
     # Without replacement a call of T queries needs T - 1 different users.
     queries = _calls.power_of_two(
         num_users, num_queries, sampling, least=4 if strong else 2, most=num_users + 1
@@ -164,10 +154,10 @@ def draft(
         sampling=sampling,
         constant=_calls.PROVED_CONSTANT if paper else _calls.BEST_CONSTANT,
         proven=None,
-        ball_radius=radius,
-        smoothing_radius=ratio * radius,
+        ball_radius=ball_radius,
+        smoothing_radius=radius_ratio * ball_radius,
         lipschitz=problem.lipschitz,
-        regularization=convexity,
+        regularization=regularization,
         beta=1.0,
         epsilon=budget.epsilon,
         delta=budget.delta,

@@ -52,7 +52,6 @@ from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOrac
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls, Plan, plan
-from dpsco_jax.solvers.resque._sizes import Sizes, levels, sizes_of
 from dpsco_jax.solvers.solution import Solution
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
@@ -89,22 +88,15 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     _checks.require_nonnegative("regularization", regularization)
-    loss = charged(plan, regularization)
+    numbers = lowered(plan, regularization)
     start = objective.domain.project(jnp.asarray(params, float))
     if start.shape != (plan.dim,):
         raise ValueError(f"params must have shape ({plan.dim},), got {start.shape}")
     anchor = start if anchor is None else anchor
     _arguments.require_like("anchor", anchor, start)
     setting = _calls.make_setting(objective, data, plan)
-    done = run(key, lowered(plan, loss), setting, objective, start, regularization, anchor)
+    done = run(key, numbers, setting, objective, start, anchor)
     return done._replace(gradients=_counts.count(budgeted_gradients(plan, data)))
-
-
-def charged(plan: Plan, regularization: Any) -> privacy.PrivacyLoss:
-    """The loss of a run with such a further term."""
-    numbers = plan.numbers
-    numbers = numbers._replace(quadratics={**numbers.quadratics, "regularization": regularization})
-    return accounting.carried(plan.calls_at, plan.proven, numbers)
 
 
 def budgeted_gradients(plan: Plan, data: UserData) -> int:
@@ -116,37 +108,24 @@ def budgeted_gradients(plan: Plan, data: UserData) -> int:
 
 @pytree
 class Lowered:
-    """All that a run uses, its sizes as numbers.
-
-    Attributes:
-        dim: number of parameters.
-        search_runs: independent calls that a line search aggregates.
-        copies: multilevel estimates that a prox averages.
-        outer: of ``ball_acceleration.plan``.
-        kinds: sizes of the strongly convex calls; more than one for a multilevel prox.
-        factors: β of each kind over that of the first.
-        gradients: users that one call of each kind draws.
-        drawn: levels of the multilevel estimates, ``[iterations, copies]``; unused for a single kind.
-        beta: of a call of the first kind.
-        smoothing_radius: ρ.
-        loss: what the run is charged.
-    """
+    """All that a run uses, its sizes as numbers."""
 
     dim: int = static()
-    search_runs: int = static()
-    copies: int = static(least=0)
-    outer: Any
-    kinds: tuple[Sizes, ...]
-    factors: tuple[Any, ...]
-    gradients: tuple[Any, ...]
-    drawn: Number
-    beta: Number
-    smoothing_radius: Number
-    loss: privacy.PrivacyLoss
+    search_runs: int = static()  # independent calls that a line search aggregates
+    copies: int = static(least=0)  # multilevel estimates that a prox averages
+    outer: Any  # of ``ball_acceleration.plan``
+    kinds: tuple[_calls.Sizes, ...]  # of the calls; more than one for a multilevel prox
+    factors: tuple[Any, ...]  # β of each kind over that of the first
+    gradients: tuple[Any, ...]  # users that one call of each kind draws
+    drawn: Number  # levels of the estimates, [iterations, copies]; unused for a single kind
+    beta: Number  # of a call of the first kind
+    smoothing_radius: Number  # ρ
+    regularization: Number  # of a further quadratic around the anchor of the run
+    loss: privacy.PrivacyLoss  # what the run is charged
 
 
-def lowered(plan: Plan, loss: privacy.PrivacyLoss) -> Lowered:
-    """All that a run of the plan uses, which is charged this loss."""
+def lowered(plan: Plan, regularization: Any) -> Lowered:
+    """All that a run of the plan uses, with a further quadratic of this weight."""
     queries, factors, replaced = zip(*plan.kinds, strict=True)
     return Lowered(
         dim=plan.dim,
@@ -154,7 +133,7 @@ def lowered(plan: Plan, loss: privacy.PrivacyLoss) -> Lowered:
         copies=plan.copies,
         outer=plan.outer,
         kinds=tuple(
-            sizes_of(plan.num_users, levels(size), again)
+            _calls.sizes_of(plan.num_users, _calls.levels(size), again)
             for size, again in zip(queries, replaced, strict=True)
         ),
         factors=factors,
@@ -162,7 +141,8 @@ def lowered(plan: Plan, loss: privacy.PrivacyLoss) -> Lowered:
         drawn=np.asarray(plan.prox_levels, np.int32),
         beta=plan.beta,
         smoothing_radius=plan.smoothing_radius,
-        loss=loss,
+        regularization=regularization,
+        loss=accounting.charged(plan, {"regularization": regularization}),
     )
 
 
@@ -172,7 +152,6 @@ def run(
     setting: _calls.Setting,
     objective: Objective,
     start: Any,
-    regularization: Any,
     anchor: Any,
 ) -> Solution:
     """Runs on the users whose first is ``setting.first``; numbers may be traced. No gradients are counted.
@@ -187,7 +166,8 @@ def run(
     )
     outer, project, count = numbers.outer, objective.domain.project, len(numbers.kinds)
     # The quadratics around the origin (ridge) and around the anchor, as one: its weight times its center.
-    extra, moment = regularization + objective.ridge, regularization * jnp.asarray(anchor)
+    weight = numbers.regularization
+    extra, moment = weight + objective.ridge, weight * jnp.asarray(anchor)
     drawn = jnp.asarray(numbers.drawn)
 
     def subproblem(kind: int) -> BallOracle:

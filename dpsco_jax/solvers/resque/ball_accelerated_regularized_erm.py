@@ -39,28 +39,26 @@ Example:
 import dataclasses
 import functools
 import math
-import operator
-from typing import Annotated, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks, _sharding, privacy
-from dpsco_jax._argument_kinds import Nonnegative, Positive, real
+from dpsco_jax._argument_kinds import Nonnegative, Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _costs, _plan_base, _sequence, plans
+from dpsco_jax.solvers import _arguments, _plan_base, _sequence, plans
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _calls, ball_accelerated_erm
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.work import Work
 
 __all__ = ["Calls", "Plan", "plan", "solve"]
 
@@ -68,12 +66,11 @@ _REACHED = 10.0  # target over the excess that is reached, observed; 1 is what e
 
 
 @pytree
-class Plan(MadeFor):
+class Plan(_sequence.OfParts, MadeFor):
     """What ``solve`` will do.
 
     Attributes:
         num_users: n.
-        dim: number of parameters.
         parts: the plan of every round, of ``ball_accelerated_erm``.
         regularization: μ of the term (μ/2)·‖x - x'‖²; the objective's ridge comes on top.
         excesses: D_0, ..., D_k, ``[rounds + 1]``: what is predicted of the excess of x_0, ..., x_k.
@@ -82,7 +79,6 @@ class Plan(MadeFor):
     """
 
     num_users: int = static()
-    dim: int = static()
     parts: Any
     regularization: Number
     excesses: Number
@@ -100,11 +96,6 @@ class Plan(MadeFor):
         return accounting.with_quadratics(self.regularization, total)
 
     @property
-    def user_gradients(self) -> int:
-        """Bound on the user gradients of a run."""
-        return sum(made.user_gradients for made in self.parts)
-
-    @property
     def predicted_error(self) -> float:
         """The largest ``predicted_error`` of a round."""
         return max(made.predicted_error for made in self.parts)
@@ -117,12 +108,8 @@ class Plan(MadeFor):
         """
         _checks.require_nonnegative("regularization", self.regularization)
         for made in self.parts:
-            accounting.require_numbers(made.numbers)
+            accounting.require_numbers(made)
         return accounting.certificate(self.calls, float(self.delta), self.parts[0].assumes)
-
-    def work_for(self, item: _costs.Item) -> Work:
-        """What a run costs at most."""
-        return functools.reduce(operator.add, (made.work_for(item) for made in self.parts))
 
     def __str__(self) -> str:
         return plans.describe("private regularized ERM by ball acceleration", self)
@@ -134,11 +121,11 @@ def plan(
     budget: privacy.Budget,
     *,
     regularization: Nonnegative = 0.0,
-    condition: Annotated[float, real(1, closed=True)] = 5.0,
+    condition: planner.Condition = 5.0,
     smoothing_radius: Positive | None = None,
     num_rounds: int | None = None,
     calls: Calls = planner.DEFAULT,
-    largest_error: float = planner.WORST_ERROR,
+    largest_error: planner.LargestError = planner.WORST_ERROR,
 ) -> Plan:
     """Checks all arguments, plans the rounds and calibrates their noise together. All arguments are public.
 
@@ -161,7 +148,6 @@ def plan(
     """
     _checks.require_instance("calls", calls, Calls)
     objective, num_users = problem.objective, problem.num_users
-    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     _calls.require_linear(objective)
     weight = regularization + float(objective.ridge)
     if weight <= 0:
@@ -175,13 +161,9 @@ def plan(
         radius = smoothing_radius
         if radius is not None:
             radius *= distance / farthest * condition / kappa
-        return planner.draft(
-            dataclasses.replace(problem, distance=distance),
-            budget,
-            condition=kappa,
-            smoothing_radius=radius,
-            calls=dataclasses.replace(calls, num_queries=size),
-        )
+        own = dataclasses.replace(problem, distance=distance)
+        sized = dataclasses.replace(calls, num_queries=size)
+        return planner.draft(own, budget, kappa, radius, sized)
 
     last = round_plan(farthest, condition, calls.num_queries)
     most = last.num_queries.bit_length() - 2
@@ -221,12 +203,11 @@ def plan(
                 {"largest_error": made.predicted_error},
             )
         share = sum(made.budgeted) / total
-        rounds.append(accounting.proved(made, made.calls_at, beta, delta * share))
+        rounds.append(accounting.proved(made, beta, delta * share))
         noise = made.predicted_error * float(made.ball_radius)
         excesses.append(float(made.outer.excess) / _REACHED + lipschitz * noise)
     return Plan(
         num_users=num_users,
-        dim=problem.dim,
         parts=tuple(rounds),
         regularization=regularization,
         excesses=np.asarray(excesses),
@@ -243,15 +224,10 @@ def solve(
     data: UserData,
     params: Float[Array | np.ndarray, "dim"],
 ) -> Solution:
-    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
+    """Runs the plan. Pure JAX: jit over the arguments of ``ball_accelerated_erm.solve``; ``params`` is x'.
 
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling. Its ridge is part of what is minimized.
-        data: with ``plan.num_users`` users, one or several items each.
-        params: x', ``[dim]``, public or private already. The start is where the quadratic is least in the
-            domain: x' if there is no ridge, the point nearest to the origin if there is nothing else.
+    x', ``[dim]``, is public or private already. The start is where the quadratic is least in the domain: x'
+    if there is no ridge, the point nearest to the origin if there is nothing else.
 
     Returns:
         The last point. The losses of the rounds add up; ``unprivate`` holds the sum of the realized gradients

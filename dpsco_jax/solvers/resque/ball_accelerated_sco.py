@@ -53,10 +53,7 @@ from dpsco_jax.solvers import _arguments, _plan_base, _sequence, plans
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
-from dpsco_jax.solvers.resque import (
-    _calls,
-    ball_accelerated_erm,
-)
+from dpsco_jax.solvers.resque import _calls, ball_accelerated_erm
 from dpsco_jax.solvers.resque._ball_accelerated_plan import Calls
 from dpsco_jax.solvers.solution import Solution
 
@@ -108,10 +105,10 @@ def plan(
     budget: privacy.Budget,
     *,
     num_blocks: int | None = None,
-    condition: float = 5.0,
+    condition: planner.Condition = 5.0,
     smoothing_radius: Positive | None = None,
     calls: Calls = planner.DEFAULT,
-    largest_error: float = planner.WORST_ERROR,
+    largest_error: planner.LargestError = planner.WORST_ERROR,
 ) -> Plan:
     """Checks all arguments and plans the blocks. All of them are public.
 
@@ -137,7 +134,6 @@ def plan(
     most = math.floor(math.log2(num_users))
     if num_blocks is not None:
         most = _checks.require_integer("num_blocks", num_blocks, 1, most)
-    _checks.require_within("largest_error", largest_error, 0, math.inf, open_low=True)
     lipschitz = problem.lipschitz
     noise = problem.dim * math.log(1 / budget.delta) / (budget.epsilon * num_users) ** 2
     accuracy = math.sqrt(1 / num_users + noise)
@@ -152,18 +148,12 @@ def plan(
             radius *= reach / distance
         required = num_blocks is not None or i == 1
         try:
-            block = planner.draft(
-                dataclasses.replace(problem, num_users=num_users >> i, distance=reach),
-                budget,
-                condition=condition,
-                smoothing_radius=radius,
-                calls=calls,
-            )
+            own = dataclasses.replace(problem, num_users=num_users >> i, distance=reach)
+            block = planner.draft(own, budget, condition, radius, calls)
             # A refusal of a block that may be left out need not say what would do.
             worst = largest_error if required else math.inf
-            block = planner.calibrated(
-                block, worst, near=_next_beta([float(each.beta) for each in blocks])
-            )
+            near = _next_beta([float(each.beta) for each in blocks])
+            block = planner.calibrated(block, worst, near)
         except Infeasible as refusal:
             if required:
                 raise
@@ -200,14 +190,7 @@ def solve(
     data: UserData,
     params: Float[Array | np.ndarray, "dim"],
 ) -> Solution:
-    """Runs the plan. Pure JAX: jit over key, the plan's numbers, data and params.
-
-    Args:
-        key: a typed key.
-        plan: of ``plan``.
-        objective: static; close over it when compiling.
-        data: with ``plan.num_users`` users.
-        params: x_0, ``[dim]``; projected onto the domain.
+    """Runs the plan. Pure JAX: jit over the arguments of ``ball_accelerated_erm.solve``; ``params`` is x_0.
 
     Returns:
         The last point. The loss is, order by order, that of the worst block; ``unprivate`` holds the sum of
@@ -224,21 +207,10 @@ def solve(
 
 
 class _Block(NamedTuple):
-    """A block.
-
-    Attributes:
-        num_users: of the block.
-        plan: of ``ball_accelerated_erm``.
-        regularization: μ of the term around the start.
-    """
+    """A block: its users, its plan, and μ of the term around its start."""
 
     num_users: int
     plan: ball_accelerated_erm.Plan
-    regularization: Any
-
-
-class _Lowered(NamedTuple):
-    numbers: ball_accelerated_erm.Lowered
     regularization: Any
 
 
@@ -250,12 +222,11 @@ def _solve_block(
     )
 
 
-def _lowered(block: _Block) -> _Lowered | None:
-    loss = ball_accelerated_erm.charged(block.plan, block.regularization)
-    numbers = ball_accelerated_erm.lowered(block.plan, loss)
+def _lowered(block: _Block) -> ball_accelerated_erm.Lowered | None:
+    numbers = ball_accelerated_erm.lowered(block.plan, block.regularization)
     # The order of a sample of more than half of the users is drawn for one number of them.
     shuffled = any(sizes.shuffled for sizes in numbers.kinds)
-    return None if shuffled else _Lowered(numbers, block.regularization)
+    return None if shuffled else numbers
 
 
 def _prepared(block: _Block, objective: Objective, data: UserData, params: Any) -> _calls.Setting:
@@ -265,11 +236,11 @@ def _prepared(block: _Block, objective: Objective, data: UserData, params: Any) 
 
 
 def _solve_turn(
-    key: Any, part: _Lowered, objective: Objective, setting: _calls.Setting, first: Any, start: Any
+    key: Any, part: Any, objective: Objective, setting: _calls.Setting, first: Any, start: Any
 ) -> Solution:
-    own, weight = setting._replace(first=first), part.regularization
+    own = setting._replace(first=first)
     start = objective.domain.project(jnp.asarray(start, float))
-    return ball_accelerated_erm.run(key, part.numbers, own, objective, start, weight, start)
+    return ball_accelerated_erm.run(key, part, own, objective, start, start)
 
 
 def _gradients(block: _Block, data: UserData) -> int:

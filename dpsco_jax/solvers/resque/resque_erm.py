@@ -37,27 +37,28 @@ Example:
 import dataclasses
 
 from dpsco_jax import privacy
+from dpsco_jax._argument_kinds import Constants, Nonnegative, Positive
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls
-from dpsco_jax.solvers.resque._one_ball import Plan, draft, solve
+from dpsco_jax.solvers.resque._one_ball import Method, Plan, Ratio, Sampling, draft, solve
 
 __all__ = ["Plan", "plan", "solve"]
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    ball_radius: float,
-    radius_ratio: float = 12.0,
-    regularization: float = 0.0,
-    method: str | None = None,
+    ball_radius: Positive,
+    radius_ratio: Ratio = 12.0,
+    regularization: Nonnegative = 0.0,
+    method: Method | None = None,
     num_queries: int | None = None,
-    sampling: str | None = None,
-    constants: str = "tight",
+    sampling: Sampling | None = None,
+    constants: Constants = "tight",
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
@@ -90,7 +91,7 @@ def plan(
         sampling=sampling,
         constants=constants,
     )
-    made = accounting.calibrated(made, made.calls_at)
+    made = accounting.calibrated(made)
     if made.constant == _calls.PROVED_CONSTANT and problem.objective.ridge == 0:
         made = dataclasses.replace(made, excess_bound=_excess(made))
     return made

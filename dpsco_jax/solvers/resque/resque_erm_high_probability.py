@@ -30,19 +30,18 @@ Example:
     ((3,), 0, True)
 """
 
-import dataclasses
 from typing import Any
 
 import jax
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax._argument_kinds import Constants, Inside
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Nonnegative, Positive
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
-from dpsco_jax.solvers.resque._one_ball import Call, OfBase, draft, solve
+from dpsco_jax.solvers.resque._one_ball import Call, OfBase, Ratio, Sampling, draft, solve
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -78,43 +77,29 @@ class Plan(OfBase):
         return plans.describe("private ERM over a ball, with high probability", self)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     failure: Inside = 0.01,
-    num_runs: int | None = None,
-    ball_radius: float,
-    radius_ratio: float = 12.0,
-    regularization: float = 0.0,
+    num_runs: Count | None = None,
+    ball_radius: Positive,
+    radius_ratio: Ratio = 12.0,
+    regularization: Nonnegative = 0.0,
     num_queries: int | None = None,
-    sampling: str | None = None,
+    sampling: Sampling | None = None,
     constants: Constants = "tight",
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
-    Args:
-        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
-            space, n ≥ 2 users, and the number of parameters.
-        budget: (ε, δ) of the run, δ > 0.
-        failure: ζ in (0, 1).
-        num_runs: k, in place of ⌈20·log(1/ζ)⌉.
-        ball_radius: r > 0, around the start.
-        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
-        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖²; above 0 where the objective has no ridge.
-        num_queries: T of a run, rounded down to a power of two; a fifth of the users if left out (1/20 with
-            replacement).
-        sampling: ``"without_replacement"``: different users in a call; ``"with_replacement"``: as in the
-            thesis. By default what ``constants`` says.
-        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
-            replacement, steps as in the theorems.
+    Arguments are those of ``resque_erm.plan``, with T of a single run and a λ above 0 where the objective has
+    no ridge, and ζ = ``failure`` in (0, 1); k = ``num_runs`` stands in place of ⌈20·log(1/ζ)⌉.
 
     Raises:
         ValueError: an argument is out of range.
     """
     runs = robust_point.runs_for(failure) if num_runs is None else num_runs
-    runs = _checks.require_integer("num_runs", runs, 1)
     base = draft(
         problem,
         budget,
@@ -126,5 +111,4 @@ def plan(
         sampling=sampling,
         constants=constants,
     )
-    made = Plan(runs, base)
-    return dataclasses.replace(made, base=accounting.calibrated(base, made.calls_at))
+    return accounting.calibrated(Plan(runs, base))

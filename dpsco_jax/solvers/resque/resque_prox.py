@@ -44,14 +44,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax import _checks, _keys, privacy
-from dpsco_jax._argument_kinds import Constants, integer, one_of
+from dpsco_jax._argument_kinds import Constants, Nonnegative, Positive, integer, one_of
 from dpsco_jax._pytrees import pytree, static
 from dpsco_jax.oracles import multilevel
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, plans
 from dpsco_jax.solvers.resque import _accounting as accounting
 from dpsco_jax.solvers.resque import _calls, _one_ball
-from dpsco_jax.solvers.resque._one_ball import Call, OfBase, draft, solve
+from dpsco_jax.solvers.resque._one_ball import Call, OfBase, Ratio, Sampling, draft, solve
 
 __all__ = ["PROXES", "Plan", "plan", "solve"]
 
@@ -115,37 +115,26 @@ class Plan(OfBase):
         return plans.describe("private proximal point", self)
 
 
-@_plan_base.remembers
+@_plan_base.remembers(least_users=2)
 def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
     prox: Annotated[str, one_of(*PROXES)] = "mlmc",
     levels_seed: Annotated[int, integer(0)] = 0,
-    ball_radius: float,
-    radius_ratio: float = 12.0,
-    regularization: float = 0.0,
+    ball_radius: Positive,
+    radius_ratio: Ratio = 12.0,
+    regularization: Nonnegative = 0.0,
     num_queries: int | None = None,
-    sampling: str | None = None,
+    sampling: Sampling | None = None,
     constants: Constants = "tight",
 ) -> Plan:
     """Checks all arguments, sets the levels and calibrates the noise. All of them are public.
 
-    Args:
-        problem: for the objective, a linear model with a loss that is convex and Lipschitz on the whole
-            space, n ≥ 2 users, and the number of parameters.
-        budget: (ε, δ) of the run, δ > 0.
-        prox: ``"mlmc"``, ``"mlmc_extended"`` or ``"plain"``.
-        levels_seed: of the public coins for the levels; no secret, and nothing of the run's key.
-        ball_radius: r > 0, around the start.
-        radius_ratio: ρ/r ≥ 2.001. Less of it means less smoothing, and more noise.
-        regularization: λ ≥ 0, of the term (λ/2)·‖x - x_0‖²; above 0 where the objective has no ridge.
-        num_queries: T of level 0, rounded down to a power of two; if left out, a fifth of the users (1/20
-            with replacement) for ``"plain"``, and an eighth of that else.
-        sampling: ``"without_replacement"``: different users in a call; ``"with_replacement"``: as in the
-            thesis. By default what ``constants`` says.
-        constants: ``"tight"``: without replacement, steps as observed to be best. ``"paper"``: with
-            replacement, steps as in the theorems.
+    Arguments are those of ``resque_erm.plan``, with a λ above 0 where the objective has no ridge, and T of
+    level 0: if left out, that of a single call for ``prox="plain"``, and an eighth of it for ``"mlmc"`` and
+    ``"mlmc_extended"``. ``levels_seed`` is of the public coins for the levels; no secret, and nothing of the
+    run's key.
 
     Raises:
         ValueError: an argument is out of range, or there is no room for levels above 0.
@@ -175,8 +164,7 @@ def plan(
             max_level = math.ceil(2 * math.log2(users / base.num_queries))
     coins = jax.random.key(levels_seed)
     drawn = np.asarray(multilevel.draw_levels(coins, max_level, (max(max_level, 1),))).tolist()
-    made = Plan(prox, max_level, tuple(drawn) if max_level else (0,), base)
-    return dataclasses.replace(made, base=accounting.calibrated(base, made.calls_at))
+    return accounting.calibrated(Plan(prox, max_level, tuple(drawn) if max_level else (0,), base))
 
 
 def _beta_factor(j: int) -> float:

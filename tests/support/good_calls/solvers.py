@@ -125,12 +125,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
     "solvers.ball.ball_ac_sa.plan": _BALL,
     "solvers.ball.epoch_sgd.plan": _BALL,
-    "solvers.ball.ball_acceleration.plan": {
-        "ball_radius": 0.1,
-        "window": Kind("two numbers", ("nonsense", 7, None, (0.7, 0.5), (np.nan, 1.0)))(
-            (0.5, 0.75)
-        ),
-    },
+    "solvers.ball.ball_acceleration.plan": {"ball_radius": 0.1},
     "solvers.ball.ball_acceleration.run": {
         "oracles": kinds.OBJECT(ball_oracles.BallOracles(None, None, None)),
         "project": kinds.FUNCTION(None),

@@ -27,20 +27,20 @@ Cost: a bisection on the host, float64.
 """
 
 import math
-from typing import NamedTuple, SupportsFloat
+from typing import NamedTuple
 
 import scipy.optimize
 import scipy.special
 import scipy.stats
 
-from dpsco_jax._checks import require_positive
+from dpsco_jax._argument_kinds import Count, Positive, checked
 from dpsco_jax.rates import norms
 from dpsco_jax.rates.value_queries import (
     DIRECTIONS,
-    hard_scales,
+    Direction,
+    UpToTwo,
     query_ratio,
     reach_and_share,
-    require_p,
 )
 
 
@@ -64,13 +64,14 @@ class BoundedScales(NamedTuple):
     risk: float
 
 
+@checked
 def bounded_scales(
-    queries: int,
-    dim: int,
-    lipschitz: SupportsFloat = 1.0,
-    p: SupportsFloat = 2.0,
-    direction: str = "signs",
-    num_users: int | None = None,
+    queries: Count,
+    dim: Count,
+    lipschitz: Positive = 1.0,
+    p: UpToTwo = 2.0,
+    direction: Direction = "signs",
+    num_users: Count | None = None,
 ) -> BoundedScales:
     """The hard law with ‖s‖_q <= G surely, and its lower bound for D = 1 (T Cor 3.7.6, 5.7.5).
 
@@ -87,13 +88,12 @@ def bounded_scales(
         >>> round(law.kept_mean / law.mean, 4), round(law.risk, 5)
         (0.9972, 0.00432)
     """
-    hard_scales(queries, dim, lipschitz, p, direction, num_users)  # looks at the arguments
-    p, g, ratio = float(p), float(lipschitz), query_ratio(queries, dim, num_users)
+    ratio = query_ratio(queries, dim, num_users)
     reach, share = reach_and_share(p, dim, direction)
     seen = queries if num_users is None else min(queries, num_users)
     if share == 0.0:
         raise ValueError(f"p must be above 1 for direction='signs', got {p!r}")
-    bound = g if p == 2.0 else g * dim ** (1.0 / p - 1.0)
+    bound = lipschitz if p == 2.0 else lipschitz * dim ** (1.0 / p - 1.0)
     leading = dim if direction == "signs" else 1
 
     def missing(log_width: float) -> float:
@@ -112,13 +112,14 @@ def bounded_scales(
     )
 
 
+@checked
 def bounded_lower_bound(
-    queries: int,
-    dim: int,
-    lipschitz: SupportsFloat = 1.0,
-    diameter: SupportsFloat = 1.0,
-    p: SupportsFloat = 2.0,
-    num_users: int | None = None,
+    queries: Count,
+    dim: Count,
+    lipschitz: Positive = 1.0,
+    diameter: Positive = 1.0,
+    p: UpToTwo = 2.0,
+    num_users: Count | None = None,
 ) -> float:
     """``value_queries.minimax_lower_bound`` for losses that are G-Lipschitz surely.
 
@@ -134,18 +135,18 @@ def bounded_lower_bound(
         >>> round(bounded_lower_bound(100, 25), 5), round(bounded_lower_bound(100, 25, p=1), 5)
         (0.00504, 0.00768)
     """
-    require_positive("diameter", diameter)
     words = [word for word in DIRECTIONS if word == "axis" or p != 1.0]
     found = (bounded_scales(queries, dim, lipschitz, p, word, num_users).risk for word in words)
-    return float(diameter) * max(found)
+    return diameter * max(found)
 
 
+@checked
 def sampling_distance(
-    queries: int,
-    dim: int,
-    lipschitz: SupportsFloat,
-    regularization: SupportsFloat,
-    p: SupportsFloat = 2.0,
+    queries: Count,
+    dim: Count,
+    lipschitz: Positive,
+    regularization: Positive,
+    p: UpToTwo = 2.0,
 ) -> float:
     """How near in variation to exp(-F - μr) no sampler comes that sees k values, or 0 (T Cor 3.7.7, 5.7.6).
 
@@ -162,14 +163,14 @@ def sampling_distance(
         >>> sampling_distance(10**4, 25, 1e4, 1e-2) > 0, sampling_distance(10**10, 25, 1e4, 1e-2)
         (True, 0.0)
     """
-    require_positive("regularization", regularization)
     risk = bounded_lower_bound(queries, dim, lipschitz, 1.0, p)
     theta = norms.regularizer_range(p, dim)
-    spent = math.sqrt(dim * float(regularization) * theta)
-    return max(risk - spent, 0.0) / float(lipschitz)
+    spent = math.sqrt(dim * regularization * theta)
+    return max(risk - spent, 0.0) / lipschitz
 
 
-def sampling_diameter(regularization: SupportsFloat, dim: int, p: SupportsFloat = 2.0) -> float:
+@checked
+def sampling_diameter(regularization: Positive, dim: Count, p: UpToTwo = 2.0) -> float:
     """The diameter 2·√(d/(μθ)) of the ball on which ``sampling_distance`` is proved.
 
     Args:
@@ -181,9 +182,8 @@ def sampling_diameter(regularization: SupportsFloat, dim: int, p: SupportsFloat 
         >>> sampling_diameter(0.5, 4)
         8.0
     """
-    require_positive("regularization", regularization)
-    theta = norms.regularizer_range(require_p(p), dim)
-    return 2.0 * math.sqrt(dim / (float(regularization) * theta))
+    theta = norms.regularizer_range(p, dim)
+    return 2.0 * math.sqrt(dim / (regularization * theta))
 
 
 def _missing(width: float, ratio: float, dim: int, leading: int, round_set: bool) -> float:

@@ -23,14 +23,14 @@ Cost: none; float64 on the host.
 """
 
 import math
-from typing import Any, SupportsFloat
+from typing import Annotated, Any
 
 import numpy as np
 
+from dpsco_jax._argument_kinds import Count, Inside, Nonnegative, Positive, checked, real
 from dpsco_jax._checks import (
     require,
     require_count,
-    require_each,
     require_finite,
     require_integer,
     require_nonnegative,
@@ -53,7 +53,8 @@ def tail(coefficients: Any, rank: int) -> float:
     return float(np.sqrt(np.sum(levels**2 * 2.0**levels * slopes**2)))
 
 
-def regularization(coefficients: Any, rank: int, distance: SupportsFloat) -> float:
+@checked
+def regularization(coefficients: Any, rank: int, distance: Positive) -> float:
     """α = A_k/D, the strength of the pull to the start; 0 where gradients have k dimensions.
 
     Args:
@@ -61,10 +62,11 @@ def regularization(coefficients: Any, rank: int, distance: SupportsFloat) -> flo
         rank: k in [1, d].
         distance: D, bound on the distance from the start to a minimizer.
     """
-    return tail(coefficients, rank) / require_real("distance", distance, 0)
+    return tail(coefficients, rank) / distance
 
 
-def optimal_rank(coefficients: Any, num_users: int, epsilon: float, delta: float) -> int:
+@checked
+def optimal_rank(coefficients: Any, num_users: Count, epsilon: Positive, delta: Inside) -> int:
     """The k that makes G_0·√(k·log(1/δ))/(ε·n) + A_k least, among the powers of two and d.
 
     Args:
@@ -74,20 +76,17 @@ def optimal_rank(coefficients: Any, num_users: int, epsilon: float, delta: float
         delta: δ of the run, in (0, 1).
     """
     known = require_coefficients("coefficients", coefficients)
-    require_count("num_users", num_users)
-    epsilon = require_real("epsilon", epsilon, 0)
-    delta = require_real("delta", delta, 0, 1)
-    noise = known[0] * math.sqrt(math.log(1 / delta)) / (float(epsilon) * num_users)
+    noise = known[0] * math.sqrt(math.log(1 / delta)) / (epsilon * num_users)
     return min(ranks(len(known) - 1), key=lambda k: noise * math.sqrt(k) + tail(known, k))
 
 
-def ranks(dim: int) -> list[int]:
+@checked
+def ranks(dim: Count) -> list[int]:
     """The ranks among which one is chosen: the powers of two up to d, and d.
 
     Args:
         dim: d ≥ 1.
     """
-    dim = require_count("dim", dim)
     return sorted({2**j for j in range(dim.bit_length())} | {dim})
 
 
@@ -95,9 +94,9 @@ def excess_bound(
     coefficients: Any,
     rank: int,
     *,
-    lipschitz: SupportsFloat,
-    distance: SupportsFloat,
-    stddev: SupportsFloat,
+    lipschitz: float,
+    distance: float,
+    stddev: float,
     num_steps: int,
     step_size: Any,
     regularization: Any,
@@ -140,9 +139,9 @@ def printed_excess_bound(
     coefficients: Any,
     rank: int,
     *,
-    lipschitz: SupportsFloat,
-    distance: SupportsFloat,
-    stddev: SupportsFloat,
+    lipschitz: float,
+    distance: float,
+    stddev: float,
     num_steps: int,
     step_size: Any,
     regularization: Any,
@@ -162,14 +161,15 @@ def printed_excess_bound(
     return np.where(eta * alpha <= 0.5, bound, np.inf)[()]
 
 
+@checked
 def squared_distance(
-    slope: SupportsFloat,
-    dims: SupportsFloat,
+    slope: Nonnegative,
+    dims: Nonnegative,
     *,
-    lipschitz: SupportsFloat,
-    stddev: SupportsFloat,
-    step_size: SupportsFloat,
-    regularization: SupportsFloat,
+    lipschitz: Positive,
+    stddev: Nonnegative,
+    step_size: Positive,
+    regularization: Positive,
 ) -> float:
     """Lemma 11.3.9: E‖Q(x_t - x_0)‖² ≤ 4G_Q²/α² + 2η(G² + rν²)/α at every t, for η·α ≤ 1/2.
 
@@ -181,23 +181,18 @@ def squared_distance(
         step_size: η.
         regularization: α > 0.
     """
-    require_each(require_nonnegative, slope=slope, dims=dims, stddev=stddev)
-    require_each(
-        require_positive, lipschitz=lipschitz, step_size=step_size, regularization=regularization
-    )
-    eta, alpha, g = float(step_size), float(regularization), float(lipschitz)
-    noise = g**2 + float(dims) * float(stddev) ** 2
-    return 4 * (float(slope) / alpha) ** 2 + 2 * eta * noise / alpha
+    noise = lipschitz**2 + dims * stddev**2
+    return 4 * (slope / regularization) ** 2 + 2 * step_size * noise / regularization
 
 
-def risk_exponent(decay: SupportsFloat) -> float:
+@checked
+def risk_exponent(decay: Annotated[float, real(0.5)]) -> float:
     """2c/(1 + 2c): the power of √log(1/δ)/(εn) in the excess risk for G_k ≤ G_0·k^-c, c > 1/2.
 
     Args:
         decay: c > 1/2. At c ≤ 1/2 the sum A_k grows with d, and no such rate is proven.
     """
-    c = require_real("decay", decay, 0.5)
-    return 2 * c / (1 + 2 * c)
+    return 2 * decay / (1 + 2 * decay)
 
 
 def require_coefficients(name: str, values: Any) -> np.ndarray:

@@ -21,28 +21,34 @@ Example:
 """
 
 import math
-from typing import Any, SupportsFloat
+from typing import Annotated, Any
 
 import numpy as np
 import scipy.special
 
-from dpsco_jax._checks import (
-    require,
-    require_choice,
-    require_count,
-    require_finite,
-    require_flag,
-    require_real,
-    require_share,
+from dpsco_jax._argument_kinds import (
+    Count,
+    Flag,
+    Inside,
+    Kind,
+    Nonnegative,
+    Positive,
+    checked,
+    integer,
+    one_of,
 )
+from dpsco_jax._checks import require, require_finite, require_real, require_share
+
+_Share = Annotated[float, Kind(require_share)]
 
 
+@checked
 def gaussian_sigma_paper(
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
-    sensitivity: SupportsFloat = 1.0,
+    epsilon: Positive,
+    delta: Inside,
+    sensitivity: Positive = 1.0,
     *,
-    always: bool = False,
+    always: Flag = False,
 ) -> float:
     """The standard deviation of E (1), √(1{ε > 1}/ε + 2 ln(1/δ)/ε²) times the sensitivity, for comparison.
 
@@ -56,20 +62,19 @@ def gaussian_sigma_paper(
         sensitivity: in ℓ2, positive.
         always: whether 1/ε stands there for every ε, as it is proven, or for ε > 1 only, as printed.
     """
-    epsilon, delta = require_real("epsilon", epsilon, 0.0), require_real("delta", delta, 0.0, 1.0)
-    sensitivity = require_real("sensitivity", sensitivity, 0.0)
-    extra = 1.0 / epsilon if require_flag("always", always) or epsilon > 1 else 0.0
+    extra = 1.0 / epsilon if always or epsilon > 1 else 0.0
     return sensitivity * math.sqrt(extra + 2 * math.log(1 / delta) / epsilon**2)
 
 
+@checked
 def ordering_gap(
-    num_users: int,
-    items_per_user: int,
-    num_items: int,
-    largest_probability: SupportsFloat,
-    stddev: SupportsFloat,
-    mistakes: SupportsFloat,
-    constants: str = "tight",
+    num_users: Count,
+    items_per_user: Count,
+    num_items: Count,
+    largest_probability: Positive,
+    stddev: Nonnegative,
+    mistakes: float,
+    constants: Annotated[str, one_of("tight", "theorem", "printed")] = "tight",
 ) -> float:
     """The γ above which a noisy count of users gets pairs in order, but for t² of them: Proposition 1.
 
@@ -82,13 +87,9 @@ def ordering_gap(
         mistakes: t in (0, d): the expected number of pairs in the wrong order is at most t².
         constants: ``"tight"``, ``"theorem"`` or ``"printed"``, which is no bound.
     """
-    n, m = require_count("num_users", num_users), require_count("items_per_user", items_per_user)
-    d = require_count("num_items", num_items)
-    p = require_real("largest_probability", largest_probability, 0.0)
+    n, m, d, p, sigma = num_users, items_per_user, num_items, largest_probability, stddev
     require(p <= 0.5 / m, "largest_probability", p, f"at most 1/(2m) = {0.5 / m:g}")
-    sigma = require_real("stddev", stddev, 0.0, closed=True)
     log = math.log(d / require_real("mistakes", mistakes, 0.0, float(d)))
-    require_choice("constants", constants, ("tight", "theorem", "printed"))
     heavy = 32 * log / (n * m)
     if constants == "tight":
         spread = math.sqrt(2 * log * (36 * n * m * p + 20 * sigma**2) / 5)
@@ -100,19 +101,20 @@ def ordering_gap(
     return max(heavy, 4 * root * noise, 12 * root / math.sqrt(5) * sampling / (m * math.sqrt(n)))
 
 
-def presence(probability: SupportsFloat, items_per_user: int) -> float:
+@checked
+def presence(probability: _Share, items_per_user: Count) -> float:
     """Q = 1 - (1 - p)^m: the probability that a user has an item (Lemma B.1).
 
     Args:
         probability: p in [0, 1].
         items_per_user: m.
     """
-    p = require_share("probability", probability)
-    m = require_count("items_per_user", items_per_user)
-    return 1.0 if p == 1.0 else -math.expm1(m * math.log1p(-p))
+    p = probability
+    return 1.0 if p == 1.0 else -math.expm1(items_per_user * math.log1p(-p))
 
 
-def joint_presence(first: SupportsFloat, second: SupportsFloat, items_per_user: int) -> float:
+@checked
+def joint_presence(first: _Share, second: _Share, items_per_user: Count) -> float:
     """E[Y_j Y_l] = q_j + q_l - q_jl: the probability that a user has both items (Lemma B.1).
 
     Args:
@@ -120,18 +122,19 @@ def joint_presence(first: SupportsFloat, second: SupportsFloat, items_per_user: 
         second: p_l in [0, 1 - p_j].
         items_per_user: m.
     """
-    p, other = require_share("first", first), require_share("second", second)
+    p, other = first, second
     require(p + other <= 1 + 1e-12, "second", other, f"at most 1 - first = {1 - p:g}")
     either = presence(min(p + other, 1.0), items_per_user)
     return presence(p, items_per_user) + presence(other, items_per_user) - either
 
 
+@checked
 def misorder_probability(
-    larger: SupportsFloat,
-    smaller: SupportsFloat,
-    num_users: int,
-    items_per_user: int,
-    stddev: SupportsFloat,
+    larger: _Share,
+    smaller: _Share,
+    num_users: Count,
+    items_per_user: Count,
+    stddev: Nonnegative,
 ) -> float:
     """Φ(-nΔq/√(n·Var(Y_j - Y_l) + 2σ²)): how likely two noisy counts are in the wrong order, for large n.
 
@@ -142,11 +145,7 @@ def misorder_probability(
         items_per_user: m.
         stddev: σ of the noise on a count, at least 0.
     """
-    n, sigma = (
-        require_count("num_users", num_users),
-        require_real("stddev", stddev, 0.0, closed=True),
-    )
-    p, other = require_share("larger", larger), require_share("smaller", smaller)
+    n, sigma, p, other = num_users, stddev, larger, smaller
     require(other <= p, "smaller", other, f"at most larger = {p:g}")
     high, low = presence(p, items_per_user), presence(other, items_per_user)
     apart = high - low
@@ -157,11 +156,12 @@ def misorder_probability(
     return float(scipy.special.ndtr(-n * apart / spread))
 
 
+@checked
 def projection_radius(
-    items_per_user: int,
-    cluster_probability: SupportsFloat,
-    bits: SupportsFloat,
-    constants: str = "theorem",
+    items_per_user: Annotated[int, integer(3)],
+    cluster_probability: _Share,
+    bits: Nonnegative,
+    constants: Annotated[str, one_of("theorem", "printed")] = "theorem",
 ) -> float:
     """ρ = min{3mP + 4 log₂ m + t, m}, for which the bias of a cluster is at most 2^(2-t)·P: Proposition 2.
 
@@ -171,22 +171,19 @@ def projection_radius(
         bits: t of at least 0.
         constants: ``"theorem"``, or ``"printed"`` for 3 log m, with which the proof does not go through.
     """
-    m = require_count("items_per_user", items_per_user)
-    require(m >= 3, "items_per_user", m, "at least 3")
-    share = require_share("cluster_probability", cluster_probability)
-    t = require_real("bits", bits, 0.0, closed=True)
-    printed = require_choice("constants", constants, ("theorem", "printed")) == "printed"
-    tail = 3 * math.log(m) if printed else 4 * math.log2(m)
-    return min(3 * m * share + tail + t, float(m))
+    m = items_per_user
+    tail = 3 * math.log(m) if constants == "printed" else 4 * math.log2(m)
+    return min(3 * m * cluster_probability + tail + bits, float(m))
 
 
+@checked
 def histogram_error_ratio(
-    num_users: int,
-    num_items: int,
-    items_per_user: SupportsFloat,
-    sensitivity: SupportsFloat,
-    noise_multiplier: SupportsFloat,
-    baseline: SupportsFloat,
+    num_users: Count,
+    num_items: Count,
+    items_per_user: Positive,
+    sensitivity: Positive,
+    noise_multiplier: Nonnegative,
+    baseline: Positive,
 ) -> float:
     """1 + d·(sρσ/n)²/(m²·base): error of an unprojected private histogram over that without privacy.
 
@@ -198,19 +195,17 @@ def histogram_error_ratio(
         noise_multiplier: σ, of the noise over that sensitivity, at least 0.
         baseline: ‖H₁ - H₀‖², of frequencies, positive.
     """
-    n, d = require_count("num_users", num_users), require_count("num_items", num_items)
-    m = require_real("items_per_user", items_per_user, 0.0)
-    moved = require_real("sensitivity", sensitivity, 0.0)
-    stddev = require_real("noise_multiplier", noise_multiplier, 0.0, closed=True) * moved / n
-    return 1 + d * stddev**2 / (m**2 * require_real("baseline", baseline, 0.0))
+    stddev = noise_multiplier * sensitivity / num_users
+    return 1 + num_items * stddev**2 / (items_per_user**2 * baseline)
 
 
+@checked
 def averaged_sgd_covariance(
     hessian: Any,
     gradient_covariance: Any,
-    steps_per_user: SupportsFloat,
-    batch_size: SupportsFloat,
-    noise_stddev: SupportsFloat,
+    steps_per_user: Positive,
+    batch_size: Positive,
+    noise_stddev: Nonnegative,
     *,
     step_second_moment: Any = None,
 ) -> np.ndarray:
@@ -234,10 +229,8 @@ def averaged_sgd_covariance(
     )
     require(len(sigma) == dim, "gradient_covariance", sigma.shape, f"of the shape {q.shape}")
     require(len(step) == dim, "step_second_moment", step.shape, f"of the shape {q.shape}")
-    ratio = require_real("steps_per_user", steps_per_user, 0.0)
-    batch = require_real("batch_size", batch_size, 0.0)
-    noise = require_real("noise_stddev", noise_stddev, 0.0, closed=True)
-    middle = sigma + (step / batch + noise**2 / batch**2 * np.eye(dim)) / ratio
+    noise = noise_stddev**2 / batch_size**2 * np.eye(dim)
+    middle = sigma + (step / batch_size + noise) / steps_per_user
     half = np.linalg.solve(q, middle)
     return np.asarray(np.linalg.solve(q, half.T).T)
 

@@ -21,14 +21,26 @@ Cost: none; float64 on the host.
 """
 
 import math
-from typing import SupportsFloat
+from typing import Annotated, SupportsFloat
 
 import numpy as np
 
-from dpsco_jax._checks import require, require_count, require_positive, require_within
+from dpsco_jax._argument_kinds import Count, Kind, Positive, checked
+from dpsco_jax._checks import require, require_within
 
 
-def dual_exponent(p: SupportsFloat) -> float:
+def require_exponent(name: str, value: SupportsFloat) -> float:
+    """The exponent of a norm as a ``float``; ``ValueError`` unless it is one number in [1, inf]."""
+    require_within(name, value, 1.0, math.inf)
+    require(np.ndim(value) == 0, name, value, "one number in [1, inf]")  # type: ignore[arg-type]
+    return float(value)
+
+
+Exponent = Annotated[float, Kind(require_exponent)]
+
+
+@checked
+def dual_exponent(p: Exponent) -> float:
     """The q with 1/p + 1/q = 1; of 1 it is ``inf``, of ``inf`` it is 1.
 
     Args:
@@ -38,13 +50,13 @@ def dual_exponent(p: SupportsFloat) -> float:
         >>> dual_exponent(4), dual_exponent(1)
         (1.3333333333333333, inf)
     """
-    p = require_exponent("p", p)
     if p == 1.0:
         return math.inf
     return 1.0 / (1.0 - 1.0 / p)
 
 
-def norm_ratio(p: SupportsFloat, q: SupportsFloat, dim: int) -> float:
+@checked
+def norm_ratio(p: Exponent, q: Exponent, dim: Count) -> float:
     """The largest ‖x‖_p/‖x‖_q over x with d entries: d^(1/p - 1/q) for p <= q, else 1.
 
     Args:
@@ -56,12 +68,11 @@ def norm_ratio(p: SupportsFloat, q: SupportsFloat, dim: int) -> float:
         >>> norm_ratio(1, 2, 100), norm_ratio(2, 1, 100)
         (10.0, 1.0)
     """
-    p, q = require_exponent("p", p), require_exponent("q", q)
-    dim = require_count("dim", dim)
     return float(dim) ** max(1.0 / p - 1.0 / q, 0.0)
 
 
-def best_exponent(p: SupportsFloat, dim: int) -> float:
+@checked
+def best_exponent(p: Exponent, dim: Count) -> float:
     """The q for which c·‖x‖_q²/(2(q - 1)) ranges least over an ℓp ball; 2 for p >= 2.
 
     Args:
@@ -72,14 +83,14 @@ def best_exponent(p: SupportsFloat, dim: int) -> float:
         >>> best_exponent(1.0, 3), best_exponent(1.5, 10**6), round(best_exponent(1.0, 1000), 3)
         (2.0, 1.5, 1.085)
     """
-    p = require_exponent("p", p)
-    log = math.log(require_count("dim", dim))
+    log = math.log(dim)
     if p >= 2.0 or log <= 2.0:
         return 2.0
     return max(p, 2.0 / (1.0 + math.sqrt(1.0 - 2.0 / log)))
 
 
-def regularizer_weight(p: SupportsFloat, dim: int) -> float:
+@checked
+def regularizer_weight(p: Exponent, dim: Count) -> float:
     """The w = c/(q - 1) with which r(x) = (w/2)·‖x - x₀‖_q², at the best q, is 1-strongly convex in ℓp.
 
     Args:
@@ -94,7 +105,8 @@ def regularizer_weight(p: SupportsFloat, dim: int) -> float:
     return norm_ratio(p, q, dim) ** 2 / (q - 1.0)
 
 
-def regularizer_range(p: SupportsFloat, dim: int, radius: SupportsFloat = 1.0) -> float:
+@checked
+def regularizer_range(p: Exponent, dim: Count, radius: Positive = 1.0) -> float:
     """Θ: how far that regularizer ranges over the ℓp ball of a radius around its center.
 
     Args:
@@ -106,14 +118,6 @@ def regularizer_range(p: SupportsFloat, dim: int, radius: SupportsFloat = 1.0) -
         >>> [round(regularizer_range(1.0, dim), 2) for dim in (3, 10, 100)]
         [1.5, 4.64, 11.07]
     """
-    require_positive("radius", radius)
     q = best_exponent(p, dim)
-    farthest = norm_ratio(q, p, dim) * float(radius)
+    farthest = norm_ratio(q, p, dim) * radius
     return 0.5 * regularizer_weight(p, dim) * farthest**2
-
-
-def require_exponent(name: str, value: SupportsFloat) -> float:
-    """The exponent of a norm as a ``float``; ``ValueError`` unless it is one number in [1, inf]."""
-    require_within(name, value, 1.0, math.inf)
-    require(np.ndim(value) == 0, name, value, "one number in [1, inf]")  # type: ignore[arg-type]
-    return float(value)

@@ -26,14 +26,10 @@ Cost: none; float64 on the host.
 """
 
 import math
-from typing import NamedTuple, SupportsFloat
+from typing import NamedTuple
 
-from dpsco_jax._checks import (
-    require,
-    require_each,
-    require_inside,
-    require_positive,
-)
+from dpsco_jax._argument_kinds import Inside, Positive, checked
+from dpsco_jax._checks import require
 
 
 class Draw(NamedTuple):
@@ -61,11 +57,12 @@ class Draw(NamedTuple):
         return self.regularization_risk + self.temperature_risk + self.generalization_risk
 
 
+@checked
 def gdp_of_draw(
-    inverse_temperature: SupportsFloat,
-    regularization: SupportsFloat,
-    num_users: SupportsFloat,
-    lipschitz_diff: SupportsFloat,
+    inverse_temperature: Positive,
+    regularization: Positive,
+    num_users: Positive,
+    lipschitz_diff: Positive,
 ) -> float:
     """The s = G_Δ·√k/(n·√μ) for which an exact draw is s-Gaussian DP (T Thms 3.2.1, 4.1.3).
 
@@ -75,23 +72,17 @@ def gdp_of_draw(
         num_users: n, of which one record is replaced.
         lipschitz_diff: G_Δ.
     """
-    require_each(
-        require_positive,
-        inverse_temperature=inverse_temperature,
-        regularization=regularization,
-        num_users=num_users,
-        lipschitz_diff=lipschitz_diff,
-    )
-    slope = float(lipschitz_diff) * math.sqrt(float(inverse_temperature))
-    return slope / (float(num_users) * math.sqrt(float(regularization)))
+    slope = lipschitz_diff * math.sqrt(inverse_temperature)
+    return slope / (num_users * math.sqrt(regularization))
 
 
+@checked
 def erm(
-    gdp: SupportsFloat,
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    lipschitz_diff: SupportsFloat,
-    regularizer_range: SupportsFloat,
+    gdp: Positive,
+    num_users: Positive,
+    dim: Positive,
+    lipschitz_diff: Positive,
+    regularizer_range: Positive,
 ) -> Draw:
     """The draw of least empirical risk (T Thms 3.6.4, 4.4.2).
 
@@ -107,20 +98,19 @@ def erm(
         >>> [round(x, 3) for x in (draw.inverse_temperature, draw.regularization, draw.risk)]
         [69.542, 0.288, 0.288]
     """
-    given = {"gdp": gdp, "num_users": num_users, "dim": dim, "lipschitz_diff": lipschitz_diff}
-    require_each(require_positive, **given, regularizer_range=regularizer_range)
-    s, n, d, slope = float(gdp), float(num_users), float(dim), float(lipschitz_diff)
-    k = s * n / slope * math.sqrt(d / float(regularizer_range))
-    return _draw(k, slope**2 * k / (s * n) ** 2, s, d, float(regularizer_range), 0.0)
+    s, n, d, slope = gdp, num_users, dim, lipschitz_diff
+    k = s * n / slope * math.sqrt(d / regularizer_range)
+    return _draw(k, slope**2 * k / (s * n) ** 2, s, d, regularizer_range, 0.0)
 
 
+@checked
 def sco(
-    gdp: SupportsFloat,
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    lipschitz: SupportsFloat,
-    lipschitz_diff: SupportsFloat,
-    regularizer_range: SupportsFloat,
+    gdp: Positive,
+    num_users: Positive,
+    dim: Positive,
+    lipschitz: Positive,
+    lipschitz_diff: Positive,
+    regularizer_range: Positive,
 ) -> Draw:
     """The draw of least population risk (T Thms 3.6.9, 4.4.6).
 
@@ -136,51 +126,43 @@ def sco(
         >>> round(sco(0.2, 100, 2, 1.0, 2.0, 0.5).risk, 3)
         0.283
     """
-    given = {"gdp": gdp, "num_users": num_users, "dim": dim}
-    require_each(require_positive, **given, regularizer_range=regularizer_range)
     slope, least = _slopes(lipschitz, lipschitz_diff)
-    s, n, d, theta = float(gdp), float(num_users), float(dim), float(regularizer_range)
+    s, n, d, theta = gdp, num_users, dim, regularizer_range
     bias = (slope / (s * n)) ** 2 * theta  # C₁
     k = math.sqrt((d + s**2 * n * least / slope) / bias)
     mu = slope**2 * k / (s * n) ** 2
     return _draw(k, mu, s, d, theta, slope * least / (n * mu))
 
 
+@checked
 def thrifty_sco(
-    gdp: SupportsFloat,
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    lipschitz: SupportsFloat,
-    lipschitz_diff: SupportsFloat,
-    regularizer_range: SupportsFloat,
+    gdp: Positive,
+    num_users: Positive,
+    dim: Positive,
+    lipschitz: Positive,
+    lipschitz_diff: Positive,
+    regularizer_range: Positive,
 ) -> Draw:
     """``sco`` at min(s, √(2d/n)): more privacy, O(nd) queries, a constant factor of risk (T Thm 3.6.9).
 
-    Args:
-        gdp: s.
-        num_users: n.
-        dim: d.
-        lipschitz: G.
-        lipschitz_diff: G_Δ, at most 2G.
-        regularizer_range: Θ.
+    Arguments are those of ``sco``.
 
     Example:
         >>> round(thrifty_sco(0.311, 100, 2, 1.0, 2.0, 0.5).gdp, 6)
         0.2
     """
-    require_each(require_positive, gdp=gdp, num_users=num_users, dim=dim)
-    enough = math.sqrt(2.0 * float(dim) / float(num_users))
-    rest = (num_users, dim, lipschitz, lipschitz_diff, regularizer_range)
-    return sco(min(float(gdp), enough), *rest)
+    enough = math.sqrt(2.0 * dim / num_users)
+    return sco(min(gdp, enough), num_users, dim, lipschitz, lipschitz_diff, regularizer_range)
 
 
+@checked
 def strongly_convex(
-    gdp: SupportsFloat,
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    lipschitz_diff: SupportsFloat,
-    strong_convexity: SupportsFloat,
-    lipschitz: SupportsFloat | None = None,
+    gdp: Positive,
+    num_users: Positive,
+    dim: Positive,
+    lipschitz_diff: Positive,
+    strong_convexity: Positive,
+    lipschitz: Positive | None = None,
 ) -> Draw:
     """Losses that are μ-strongly convex each need no regularizer (T Thms 3.6.2, 3.6.8, 4.5.2, 4.5.3).
 
@@ -196,22 +178,21 @@ def strongly_convex(
         >>> strongly_convex(1.0, 100, 5, 2.0, 1.0).risk
         0.002
     """
-    given = {"gdp": gdp, "num_users": num_users, "dim": dim, "lipschitz_diff": lipschitz_diff}
-    require_each(require_positive, **given, strong_convexity=strong_convexity)
-    s, n, d, mu = float(gdp), float(num_users), float(dim), float(strong_convexity)
+    s, n, d, mu = gdp, num_users, dim, strong_convexity
     apart = 0.0
     if lipschitz is not None:
         slope, least = _slopes(lipschitz, lipschitz_diff)
         apart = slope * least / (n * mu)
-    return _draw((s * n / float(lipschitz_diff)) ** 2 * mu, mu, s, d, 0.0, apart)
+    return _draw((s * n / lipschitz_diff) ** 2 * mu, mu, s, d, 0.0, apart)
 
 
+@checked
 def pure_erm(
-    epsilon: SupportsFloat,
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    lipschitz_diff: SupportsFloat,
-    diameter: SupportsFloat,
+    epsilon: Positive,
+    num_users: Positive,
+    dim: Positive,
+    lipschitz_diff: Positive,
+    diameter: Positive,
 ) -> float:
     """G_Δ·D·d/(nε): empirical risk of the exponential mechanism exp(-kF), pure ε at k = εn/(G_Δ·D) (T (3.2)).
 
@@ -222,17 +203,15 @@ def pure_erm(
         lipschitz_diff: G_Δ.
         diameter: D, of the domain in the norm in which G_Δ is meant.
     """
-    given = {"epsilon": epsilon, "num_users": num_users, "dim": dim, "diameter": diameter}
-    require_each(require_positive, **given, lipschitz_diff=lipschitz_diff)
-    width = float(lipschitz_diff) * float(diameter)
-    return width * float(dim) / (float(num_users) * float(epsilon))
+    return lipschitz_diff * diameter * dim / (num_users * epsilon)
 
 
+@checked
 def deviation(
-    lipschitz: SupportsFloat,
-    inverse_temperature: SupportsFloat,
-    regularization: SupportsFloat,
-    failure: SupportsFloat,
+    lipschitz: Positive,
+    inverse_temperature: Positive,
+    regularization: Positive,
+    failure: Inside,
 ) -> float:
     """G·√(2·log(1/β)/(kμ)): how far a G-Lipschitz function is above its mean, but for probability β.
 
@@ -248,21 +227,12 @@ def deviation(
         >>> round(deviation(1.0, 100.0, 0.02, 0.05), 3)
         1.731
     """
-    require_each(
-        require_positive,
-        lipschitz=lipschitz,
-        inverse_temperature=inverse_temperature,
-        regularization=regularization,
-    )
-    require_inside("failure", failure)
-    curvature = float(inverse_temperature) * float(regularization)
-    return float(lipschitz) * math.sqrt(-2.0 * math.log(float(failure)) / curvature)
+    curvature = inverse_temperature * regularization
+    return lipschitz * math.sqrt(-2.0 * math.log(failure) / curvature)
 
 
-def _slopes(lipschitz: SupportsFloat, lipschitz_diff: SupportsFloat) -> tuple[float, float]:
+def _slopes(g: float, slope: float) -> tuple[float, float]:
     """G_Δ, and the smaller of G and G_Δ."""
-    require_each(require_positive, lipschitz=lipschitz, lipschitz_diff=lipschitz_diff)
-    g, slope = float(lipschitz), float(lipschitz_diff)
     require(slope <= 2.0 * g, "lipschitz_diff", slope, f"at most 2 * lipschitz = {2.0 * g}")
     return slope, min(g, slope)
 

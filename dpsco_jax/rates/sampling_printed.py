@@ -15,31 +15,26 @@ Cost: none; float64 on the host.
 """
 
 import math
-from typing import SupportsFloat
+from typing import Annotated
 
-from dpsco_jax._checks import (
-    require,
-    require_choice,
-    require_each,
-    require_given,
-    require_positive,
-    require_real,
-)
+from dpsco_jax._argument_kinds import Positive, checked, one_of, real
+from dpsco_jax._checks import require
 from dpsco_jax.rates.sampling import Draw, gdp_of_draw
 
 THEOREMS = ("3.6.4", "3.6.9", "4.4.2", "4.4.6", "5.5.6 ERM", "5.5.6 SCO")
 _POPULATION = ("3.6.9", "4.4.6", "5.5.6 SCO")
 
 
+@checked
 def printed(
-    theorem: str,
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
-    lipschitz: SupportsFloat,
-    regularizer_range: SupportsFloat,
-    lipschitz_diff: SupportsFloat | None = None,
+    theorem: Annotated[str, one_of(*THEOREMS)],
+    num_users: Positive,
+    dim: Positive,
+    epsilon: Positive,
+    delta: Annotated[float, real(0.0, 0.5)],
+    lipschitz: Positive,
+    regularizer_range: Positive,
+    lipschitz_diff: Positive | None = None,
 ) -> Draw:
     """The draw with k and μ of a theorem to the letter; ``gdp`` is the s that it has, not the one it claims.
 
@@ -57,19 +52,13 @@ def printed(
         >>> round(printed("4.4.2", 500, 10, 1.0, 1e-6, 1.0, 0.5).gdp, 3)  # 0.237 is (1, 1e-6)-DP
         0.39
     """
-    require_choice("theorem", theorem, THEOREMS)
-    given = {"num_users": num_users, "dim": dim, "epsilon": epsilon, "lipschitz": lipschitz}
-    require_each(require_positive, **given, regularizer_range=regularizer_range)
-    require_given(require_positive, lipschitz_diff=lipschitz_diff)
-    d_small = require_real("delta", delta, 0.0, 0.5)
-    n, d, e, g = float(num_users), float(dim), float(epsilon), float(lipschitz)
-    slope = 2.0 * g if lipschitz_diff is None else float(lipschitz_diff)
+    n, d, e, g, theta = num_users, dim, epsilon, lipschitz, regularizer_range
+    slope = 2.0 * g if lipschitz_diff is None else lipschitz_diff
     require(slope <= 2.0 * g, "lipschitz_diff", slope, f"at most 2 * lipschitz = {2.0 * g}")
-    theta = float(regularizer_range)
     if theorem in ("3.6.4", "3.6.9"):
-        k, mu = _chapter_3(theorem, n, d, e, -math.log(4.0 * d_small / 3.0), slope, theta)
+        k, mu = _chapter_3(theorem, n, d, e, -math.log(4.0 * delta / 3.0), slope, theta)
     else:
-        k, mu = _later(theorem, n, d, e, -math.log(2.0 * d_small), g, theta)
+        k, mu = _later(theorem, n, d, e, -math.log(2.0 * delta), g, theta)
     apart = slope * min(g, slope) / (n * mu) if theorem in _POPULATION else 0.0
     return Draw(k, mu, gdp_of_draw(k, mu, n, slope), mu * theta, d / k, apart)
 

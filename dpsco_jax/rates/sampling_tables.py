@@ -17,34 +17,33 @@ Cost: none; float64 on the host.
 
 import math
 from collections.abc import Mapping
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 
+from dpsco_jax._argument_kinds import Count, Flag, Inside, Positive, checked
 from dpsco_jax._checks import (
     require,
     require_choice,
-    require_count,
     require_each,
-    require_flag,
-    require_given,
     require_inside,
     require_positive,
 )
-from dpsco_jax.rates.norms import norm_ratio, require_exponent
-from dpsco_jax.rates.value_queries import require_p
+from dpsco_jax.rates.norms import Exponent, norm_ratio
+from dpsco_jax.rates.value_queries import UpToTwo
 
 
+@checked
 def general_norm_rate(
-    p: SupportsFloat,
-    num_users: SupportsFloat,
-    dim: int,
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
-    lipschitz_diff: SupportsFloat = 1.0,
-    diameter: SupportsFloat = 1.0,
-    population: bool = False,
-    columns: int | None = None,
+    p: Exponent,
+    num_users: Positive,
+    dim: Count,
+    epsilon: Positive,
+    delta: Inside,
+    lipschitz_diff: Positive = 1.0,
+    diameter: Positive = 1.0,
+    population: Flag = False,
+    columns: Count | None = None,
 ) -> float:
     """Table 4.1 with the constants of Corollaries 4.4.10 to 4.4.13, which need a small ε.
 
@@ -70,21 +69,8 @@ def general_norm_rate(
         >>> round(general_norm_rate(1.5, 10_000, 100, 0.1, 1e-6), 4)
         0.1051
     """
-    p = require_exponent("p", p)
-    dim = require_count("dim", dim)
-    require_flag("population", population)
-    require_given(require_count, columns=columns)
     require(columns is None or columns <= dim, "columns", columns, f"at most dim = {dim}")
-    require_each(
-        require_positive,
-        num_users=num_users,
-        epsilon=epsilon,
-        lipschitz_diff=lipschitz_diff,
-        diameter=diameter,
-    )
-    require_inside("delta", delta)
     side, entries = (dim, dim) if columns is None else (columns, dim * columns)
-    n = float(num_users)
     if p == 1.0:
         smaller = "dim" if columns is None else "columns"
         require(side >= 3, smaller, side, "at least 3 for p = 1")
@@ -93,9 +79,9 @@ def general_norm_rate(
         factor = 2.0 / math.sqrt(p - 1.0)
     else:
         factor = 2.0 * norm_ratio(2.0, p, side)
-    private = math.sqrt(-entries * math.log(float(delta))) / (n * float(epsilon))
-    sampled = 1.0 / math.sqrt(n) if population else 0.0
-    return factor * float(lipschitz_diff) * float(diameter) * (sampled + private)
+    private = math.sqrt(-entries * math.log(delta)) / (num_users * epsilon)
+    sampled = 1.0 / math.sqrt(num_users) if population else 0.0
+    return factor * lipschitz_diff * diameter * (sampled + private)
 
 
 QUERIES: Mapping[str, Mapping[str, float | None]] = {
@@ -151,13 +137,14 @@ def sampling_complexity(
     return float(found) if found.ndim == 0 else found
 
 
+@checked
 def minimax_rate(
-    queries: SupportsFloat,
-    dim: int,
-    lipschitz: SupportsFloat = 1.0,
-    diameter: SupportsFloat = 1.0,
-    p: SupportsFloat = 2.0,
-    bounded: bool = False,
+    queries: Positive,
+    dim: Count,
+    lipschitz: Positive = 1.0,
+    diameter: Positive = 1.0,
+    p: UpToTwo = 2.0,
+    bounded: Flag = False,
 ) -> float:
     """GD·max(1 - 1/p, 1/log d)·min(1, √(d/(k·log d))) as printed; log(dk) where ‖s‖_q <= G surely.
 
@@ -171,23 +158,20 @@ def minimax_rate(
         p: in [1, 2].
         bounded: whether every loss is G-Lipschitz, not only on average.
     """
-    require_each(require_positive, queries=queries, lipschitz=lipschitz, diameter=diameter)
-    require_flag("bounded", bounded)
-    d, k = require_count("dim", dim), float(queries)
-    p = require_p(p)
-    log = max(math.log(d), 1.0)
-    seen = max(math.log(d * k), 1.0) if bounded else log
-    largest = float(lipschitz) * float(diameter) * max(1.0 - 1.0 / p, 1.0 / log)
-    return largest * min(1.0, math.sqrt(d / (k * seen)))
+    log = max(math.log(dim), 1.0)
+    seen = max(math.log(dim * queries), 1.0) if bounded else log
+    largest = lipschitz * diameter * max(1.0 - 1.0 / p, 1.0 / log)
+    return largest * min(1.0, math.sqrt(dim / (queries * seen)))
 
 
+@checked
 def sco_lower_bound_rate(
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
-    lipschitz: SupportsFloat = 1.0,
-    diameter: SupportsFloat = 1.0,
+    num_users: Positive,
+    dim: Positive,
+    epsilon: Positive,
+    delta: Inside,
+    lipschitz: Positive = 1.0,
+    diameter: Positive = 1.0,
 ) -> float:
     """GD/√(1 + log(nd)/d)·min(√(d·log(1/δ))/(εn) + 1/√n, 1), from fewer than ``sco_queries_rate`` values.
 
@@ -201,15 +185,13 @@ def sco_lower_bound_rate(
         lipschitz: G, of every loss.
         diameter: D.
     """
-    n, d, logs = _privacy(num_users, dim, epsilon, delta)
-    require_each(require_positive, lipschitz=lipschitz, diameter=diameter)
-    reached = min(math.sqrt(d * logs) / (float(epsilon) * n) + 1.0 / math.sqrt(n), 1.0)
-    return float(lipschitz) * float(diameter) * reached / math.sqrt(1.0 + math.log(n * d) / d)
+    n, d = num_users, dim
+    reached = min(math.sqrt(-d * math.log(delta)) / (epsilon * n) + 1.0 / math.sqrt(n), 1.0)
+    return lipschitz * diameter * reached / math.sqrt(1.0 + math.log(n * d) / d)
 
 
-def sco_queries_rate(
-    num_users: SupportsFloat, dim: SupportsFloat, epsilon: SupportsFloat, delta: SupportsFloat
-) -> float:
+@checked
+def sco_queries_rate(num_users: Positive, dim: Positive, epsilon: Positive, delta: Inside) -> float:
     """min(ε²n²/log(1/δ), nd): values that optimal private optimization needs (T Cor 3.7.6).
 
     Args:
@@ -218,15 +200,15 @@ def sco_queries_rate(
         epsilon: ε.
         delta: δ.
     """
-    n, d, logs = _privacy(num_users, dim, epsilon, delta)
-    return min((float(epsilon) * n) ** 2 / logs, n * d)
+    return min((epsilon * num_users) ** 2 / -math.log(delta), num_users * dim)
 
 
+@checked
 def sampling_queries_rate(
-    lipschitz: SupportsFloat,
-    regularization: SupportsFloat,
-    dim: int,
-    p: SupportsFloat = 2.0,
+    lipschitz: Positive,
+    regularization: Positive,
+    dim: Count,
+    p: UpToTwo = 2.0,
 ) -> float:
     """(G²/μ)/(1 + log(G²/μ)/d) values for a draw from exp(-F - μr) (T Cor 3.7.7); (G²/μ)/log⁴d for p < 2.
 
@@ -238,20 +220,19 @@ def sampling_queries_rate(
         dim: d.
         p: in [1, 2].
     """
-    require_each(require_positive, lipschitz=lipschitz, regularization=regularization)
-    d = require_count("dim", dim)
-    condition = float(lipschitz) ** 2 / float(regularization)
-    if require_p(p) < 2.0:
-        return condition / max(math.log(d), 1.0) ** 4
-    return condition / (1.0 + max(math.log(condition), 0.0) / d)
+    condition = lipschitz**2 / regularization
+    if p < 2.0:
+        return condition / max(math.log(dim), 1.0) ** 4
+    return condition / (1.0 + max(math.log(condition), 0.0) / dim)
 
 
+@checked
 def sampling_distance_rate(
-    queries: SupportsFloat,
-    lipschitz: SupportsFloat,
-    regularization: SupportsFloat,
-    dim: int,
-    p: SupportsFloat = 2.0,
+    queries: Positive,
+    lipschitz: Positive,
+    regularization: Positive,
+    dim: Count,
+    p: UpToTwo = 2.0,
 ) -> float:
     """How near in variation fewer values do not come: min(½, √(dμ)/G) (T Cor 3.7.7).
 
@@ -264,19 +245,7 @@ def sampling_distance_rate(
         dim: d.
         p: in [1, 2].
     """
-    given = {"queries": queries, "lipschitz": lipschitz, "regularization": regularization}
-    require_each(require_positive, **given)
-    d, k = require_count("dim", dim), float(queries)
-    if require_p(p) < 2.0:
-        logs = max(math.log(d), 1.0), max(math.log(d * k), 1.0)
-        return min(1.0 / logs[0], math.sqrt(d / (k * logs[1] ** 3)))
-    return min(0.5, math.sqrt(d * float(regularization)) / float(lipschitz))
-
-
-def _privacy(
-    num_users: SupportsFloat, dim: SupportsFloat, epsilon: SupportsFloat, delta: SupportsFloat
-) -> tuple[float, float, float]:
-    """The numbers n, d and log(1/δ)."""
-    require_each(require_positive, num_users=num_users, dim=dim, epsilon=epsilon)
-    require_inside("delta", delta)
-    return float(num_users), float(dim), -math.log(float(delta))
+    if p < 2.0:
+        logs = max(math.log(dim), 1.0), max(math.log(dim * queries), 1.0)
+        return min(1.0 / logs[0], math.sqrt(dim / (queries * logs[1] ** 3)))
+    return min(0.5, math.sqrt(dim * regularization) / lipschitz)

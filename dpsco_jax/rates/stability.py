@@ -16,24 +16,19 @@ Cost: none; float64 on the host.
 """
 
 import math
-from typing import SupportsFloat
+from typing import Annotated
 
-from dpsco_jax._checks import (
-    require_each,
-    require_flag,
-    require_given,
-    require_nonnegative,
-    require_positive,
-    require_probability,
-)
+from dpsco_jax._argument_kinds import Flag, Kind, Nonnegative, Positive, checked
+from dpsco_jax._checks import require_share
 
 
+@checked
 def iterate_stability(
-    lipschitz: SupportsFloat,
-    step_size: SupportsFloat,
-    num_steps: SupportsFloat,
-    num_items: SupportsFloat,
-    smooth: bool,
+    lipschitz: Nonnegative,
+    step_size: Nonnegative,
+    num_steps: Positive,
+    num_items: Positive,
+    smooth: Flag,
 ) -> float:
     """Bound on ‖θ_T - θ'_T‖ if one of N items is replaced.
 
@@ -46,46 +41,39 @@ def iterate_stability(
         num_items: N, over which the gradient is averaged.
         smooth: which of the two.
     """
-    require_each(require_nonnegative, lipschitz=lipschitz, step_size=step_size)
-    require_each(require_positive, num_steps=num_steps, num_items=num_items)
-    require_flag("smooth", smooth)
-    move = float(lipschitz) * float(step_size)
-    steps, items = float(num_steps), float(num_items)
+    move = lipschitz * step_size
     if smooth:
-        return 2.0 * move * steps / items
-    return 2.0 * move * math.sqrt(steps) + 4.0 * move * steps / items
+        return 2.0 * move * num_steps / num_items
+    return 2.0 * move * math.sqrt(num_steps) + 4.0 * move * num_steps / num_items
 
 
+@checked
 def generalization_gap(
-    lipschitz: SupportsFloat,
-    step_size: SupportsFloat,
-    num_steps: SupportsFloat,
-    num_items: SupportsFloat,
-    smooth: bool,
+    lipschitz: Nonnegative,
+    step_size: Nonnegative,
+    num_steps: Positive,
+    num_items: Positive,
+    smooth: Flag,
 ) -> float:
     """Bound on E[population loss - empirical loss] at the average of θ_1 to θ_T.
 
     A G-Lipschitz loss moves by G times the stability; averaging the smooth bound over t = 1 .. T leaves
     (T + 1)/2 of its T.
     """
-    require_flag("smooth", smooth)
-    require_each(require_nonnegative, lipschitz=lipschitz, step_size=step_size)
-    require_each(require_positive, num_steps=num_steps, num_items=num_items)
-    if smooth:
-        mean = 0.5 * (float(num_steps) + 1.0)
-        return float(lipschitz) * iterate_stability(lipschitz, step_size, mean, num_items, True)
-    return float(lipschitz) * iterate_stability(lipschitz, step_size, num_steps, num_items, False)
+    steps = 0.5 * (num_steps + 1.0) if smooth else num_steps
+    return lipschitz * iterate_stability(lipschitz, step_size, steps, num_items, smooth)
 
 
+@checked
 def sgd_excess_risk(
-    lipschitz: SupportsFloat,
-    distance: SupportsFloat,
-    num_steps: SupportsFloat,
-    num_items: SupportsFloat,
-    variance: SupportsFloat,
-    smoothness: SupportsFloat | None = None,
-    dim: SupportsFloat = 1.0,
-    failure: SupportsFloat = 0.0,
+    lipschitz: Nonnegative,
+    distance: Nonnegative,
+    num_steps: Positive,
+    num_items: Positive,
+    variance: Nonnegative,
+    smoothness: Nonnegative | None = None,
+    dim: Positive = 1.0,
+    failure: Annotated[float, Kind(require_share)] = 0.0,
 ) -> float:
     """Bound on the excess population risk of noisy projected SGD at the best step size η.
 
@@ -102,15 +90,11 @@ def sgd_excess_risk(
         dim: d, for the non-smooth form only.
         failure: p, the probability that the gradients were not the mean of all users'.
     """
-    require_each(require_nonnegative, lipschitz=lipschitz, distance=distance, variance=variance)
-    require_each(require_positive, num_steps=num_steps, num_items=num_items, dim=dim)
-    require_given(require_nonnegative, smoothness=smoothness)
-    require_probability("failure", failure)
-    g, r, steps, items = float(lipschitz), float(distance), float(num_steps), float(num_items)
-    failed = g * r * float(failure)
+    g, r, steps, items = lipschitz, distance, num_steps, num_items
+    failed = g * r * failure
     if smoothness is None:
-        spread = float(variance) + 4.0 * g * g * math.sqrt(steps) + 8.0 * g * g * steps / items
-        smoothing = g * r * float(dim) ** 0.25 * math.sqrt(2.0 / steps)
+        spread = variance + 4.0 * g * g * math.sqrt(steps) + 8.0 * g * g * steps / items
+        smoothing = g * r * dim**0.25 * math.sqrt(2.0 / steps)
         return r * math.sqrt(spread / steps) + smoothing + failed
-    spread = float(variance) + 2.0 * g * g * (steps + 1.0) / items
-    return float(smoothness) * r * r / (2.0 * steps) + r * math.sqrt(spread / steps) + failed
+    spread = variance + 2.0 * g * g * (steps + 1.0) / items
+    return smoothness * r * r / (2.0 * steps) + r * math.sqrt(spread / steps) + failed

@@ -20,11 +20,12 @@ Cost: none; float64 on the host, elementwise on arrays.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax._checks import require_each, require_given, require_instance, require_positive
+from dpsco_jax._argument_kinds import Positive, checked
+from dpsco_jax._checks import require_instance, require_positive
 
 
 class Setting(NamedTuple):
@@ -103,37 +104,25 @@ def strongly_convex(s: Setting, strong_convexity: Any) -> Any:
     return s.lipschitz**2 / strong_convexity * rest
 
 
+@checked
 def table(
-    num_users: SupportsFloat,
-    items_per_user: SupportsFloat,
-    dim: SupportsFloat,
-    epsilon: SupportsFloat = 1.0,
-    smoothness: SupportsFloat | None = None,
-    lipschitz: SupportsFloat = 1.0,
-    diameter: SupportsFloat = 1.0,
+    num_users: Positive,
+    items_per_user: Positive,
+    dim: Positive,
+    epsilon: Positive = 1.0,
+    smoothness: Positive | None = None,
+    lipschitz: Positive = 1.0,
+    diameter: Positive = 1.0,
 ) -> str:
     """All methods for one setting as text; losses that are not smooth if ``smoothness`` is left out.
 
     One line each: risk, leading number of item gradients, source, and the conditions that fail. The
     last line is the lower bound on the risk and one pass over the items.
     """
-    require_each(
-        require_positive,
-        num_users=num_users,
-        items_per_user=items_per_user,
-        dim=dim,
-        epsilon=epsilon,
-        lipschitz=lipschitz,
-        diameter=diameter,
-    )
-    require_given(require_positive, smoothness=smoothness)
-    sizes = (num_users, items_per_user, dim, epsilon, lipschitz, diameter)
-    beta = None if smoothness is None else float(smoothness)
-    n, m, d, eps, lip, diam = map(float, sizes)
-    s = Setting(n, m, d, eps, lip, diam, beta)
+    s = Setting(num_users, items_per_user, dim, epsilon, lipschitz, diameter, smoothness)
     rows = [("method", "risk", "gradients", "source", "fails")]
     for method in METHODS:
-        if method.smooth not in (None, beta is not None):
+        if method.smooth not in (None, smoothness is not None):
             continue
         failing = [name for name, holds in method.conditions(s).items() if not holds]
         risk, cost = method.risk(s), method.leading_gradients(s)

@@ -33,15 +33,10 @@ Cost: none; float64 on the host.
 """
 
 import math
-from typing import NamedTuple, SupportsFloat
+from typing import Annotated, Any, NamedTuple
 
-from dpsco_jax._checks import (
-    require_choice,
-    require_count,
-    require_given,
-    require_positive,
-    require_within,
-)
+from dpsco_jax._argument_kinds import Count, Kind, Positive, checked, one_of
+from dpsco_jax._checks import require_within
 from dpsco_jax.rates.norms import dual_exponent, require_exponent
 
 DIRECTIONS = ("signs", "axis")
@@ -61,13 +56,23 @@ class Scales(NamedTuple):
     risk: float
 
 
+def _up_to_two(name: str, value: Any) -> float:
+    require_within(name, value, 1.0, 2.0)
+    return require_exponent(name, value)
+
+
+UpToTwo = Annotated[float, Kind(_up_to_two)]
+Direction = Annotated[str, one_of(*DIRECTIONS)]
+
+
+@checked
 def hard_scales(
-    queries: int,
-    dim: int,
-    lipschitz: SupportsFloat = 1.0,
-    p: SupportsFloat = 2.0,
-    direction: str = "signs",
-    num_users: int | None = None,
+    queries: Count,
+    dim: Count,
+    lipschitz: Positive = 1.0,
+    p: UpToTwo = 2.0,
+    direction: Direction = "signs",
+    num_users: Count | None = None,
 ) -> Scales:
     """κ and σ of the hard law with E‖s‖_q² <= G², and its lower bound for D = 1.
 
@@ -83,24 +88,25 @@ def hard_scales(
         >>> tuple(round(x, 7) for x in hard_scales(4, 16))
         (0.1767767, 0.1767767, 0.0441942)
     """
-    p, dim, ratio = _checked(queries, dim, lipschitz, p, direction, num_users)
+    ratio = query_ratio(queries, dim, num_users)
     q = dual_exponent(p)
     power = _best_power(dim, ratio if direction == "signs" else 0.0, q)
     spread = (power - 1.0) * dim ** (2.0 / power)
     length = dim ** (2.0 / power) if direction == "signs" else 1.0
-    stddev = float(lipschitz) / math.sqrt(ratio**2 * length + spread)
+    stddev = lipschitz / math.sqrt(ratio**2 * length + spread)
     reach, share = reach_and_share(p, dim, direction)
     return Scales(ratio * stddev, stddev, ratio * stddev * reach * share)
 
 
+@checked
 def minimax_lower_bound(
-    queries: int,
-    dim: int,
-    lipschitz: SupportsFloat = 1.0,
-    diameter: SupportsFloat = 1.0,
-    p: SupportsFloat = 2.0,
-    direction: str | None = None,
-    num_users: int | None = None,
+    queries: Count,
+    dim: Count,
+    lipschitz: Positive = 1.0,
+    diameter: Positive = 1.0,
+    p: UpToTwo = 2.0,
+    direction: Direction | None = None,
+    num_users: Count | None = None,
 ) -> float:
     """Excess population risk that no algorithm is below that sees k values (T Thm 3.7.1, Prop 5.7.4).
 
@@ -119,14 +125,14 @@ def minimax_lower_bound(
         >>> round(minimax_lower_bound(100, 25), 5), round(minimax_lower_bound(100, 25, p=1), 5)
         (0.01516, 0.01639)
     """
-    require_positive("diameter", diameter)
     if direction is not None:
-        return float(diameter) * hard_scales(queries, dim, lipschitz, p, direction, num_users).risk
+        return diameter * hard_scales(queries, dim, lipschitz, p, direction, num_users).risk
     found = (hard_scales(queries, dim, lipschitz, p, word, num_users).risk for word in DIRECTIONS)
-    return float(diameter) * max(found)
+    return diameter * max(found)
 
 
-def reach_and_share(p: float, dim: int, direction: str) -> tuple[float, float]:
+@checked
+def reach_and_share(p: UpToTwo, dim: Count, direction: Direction) -> tuple[float, float]:
     """The largest excess risk on the ball over κD, and how much of it no algorithm is below.
 
     Args:
@@ -134,13 +140,13 @@ def reach_and_share(p: float, dim: int, direction: str) -> tuple[float, float]:
         dim: d.
         direction: "signs" or "axis".
     """
-    p, dim = require_p(p), require_count("dim", dim)
-    if require_choice("direction", direction, DIRECTIONS) == "axis":
+    if direction == "axis":
         return 1.0, 0.25
     return dim ** (1.0 - 1.0 / p), (1.0 - 1.0 / p) / 8.0
 
 
-def query_ratio(queries: int, dim: int, num_users: int | None = None) -> float:
+@checked
+def query_ratio(queries: Count, dim: Count, num_users: Count | None = None) -> float:
     """ρ = κ/σ = √(d/(4k)), of k values at most d for a record.
 
     Args:
@@ -148,8 +154,6 @@ def query_ratio(queries: int, dim: int, num_users: int | None = None) -> float:
         dim: d.
         num_users: n, if the values are of n records.
     """
-    queries, dim = require_count("queries", queries), require_count("dim", dim)
-    require_given(require_count, num_users=num_users)
     seen = queries if num_users is None else min(queries, num_users * dim)
     return 0.5 * math.sqrt(dim / seen)
 
@@ -159,23 +163,3 @@ def _best_power(dim: int, ratio: float, q: float) -> float:
     log = math.log(dim)
     rest = log * log + 2.0 * log * (ratio**2 - 1.0)
     return min(max(log + math.sqrt(rest), 2.0), q) if rest >= 0.0 else 2.0
-
-
-def _checked(
-    queries: int,
-    dim: int,
-    lipschitz: SupportsFloat,
-    p: SupportsFloat,
-    direction: str,
-    num_users: int | None,
-) -> tuple[float, int, float]:
-    """The numbers p and d, and ρ."""
-    require_positive("lipschitz", lipschitz)
-    require_choice("direction", direction, DIRECTIONS)
-    return require_p(p), require_count("dim", dim), query_ratio(queries, dim, num_users)
-
-
-def require_p(p: SupportsFloat) -> float:
-    """The exponent as a ``float``; ``ValueError`` unless it is one number in [1, 2]."""
-    require_within("p", p, 1.0, 2.0)
-    return require_exponent("p", p)

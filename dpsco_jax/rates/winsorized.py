@@ -16,18 +16,12 @@ Cost: none; float64 on the host, elementwise on arrays.
 """
 
 import math
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax._checks import (
-    require_each,
-    require_inside,
-    require_instance,
-    require_nonnegative,
-    require_positive,
-    require_real,
-)
+from dpsco_jax._argument_kinds import BelowOne, Inside, Nonnegative, Positive, checked
+from dpsco_jax._checks import require_each, require_instance, require_positive
 
 
 class Class(NamedTuple):
@@ -65,13 +59,14 @@ class Class(NamedTuple):
         return np.sqrt(d) / (n * np.sqrt(m) * self.epsilon)
 
 
+@checked
 def mean_variance(
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
-    radius: SupportsFloat,
-    failure: SupportsFloat,
+    num_users: Positive,
+    dim: Positive,
+    epsilon: Positive,
+    delta: Inside,
+    radius: Positive,
+    failure: Inside,
 ) -> float:
     """E‖error‖² of the winsorized mean with the paper's constants: c₀·dτ²·ln(dn/γ)·ln(1/δ)/(n²ε²).
 
@@ -86,28 +81,25 @@ def mean_variance(
         radius: τ, within which all users' vectors lie, with probability 1 - γ.
         failure: γ.
     """
-    require_each(require_positive, num_users=num_users, dim=dim, epsilon=epsilon, radius=radius)
-    require_each(require_inside, delta=delta, failure=failure)
-    n, d, e = float(num_users), float(dim), float(epsilon)
-    logs = math.log(d * n / float(failure)) * math.log(1.0 / float(delta))
-    return 102400.0 * d * float(radius) ** 2 * logs / (n * e) ** 2
+    logs = math.log(dim * num_users / failure) * math.log(1.0 / delta)
+    return 102400.0 * dim * radius**2 * logs / (num_users * epsilon) ** 2
 
 
-def mean_is_private(epsilon: SupportsFloat, delta: SupportsFloat) -> bool:
+@checked
+def mean_is_private(epsilon: Positive, delta: Inside) -> bool:
     """Whether the paper's composition gives ε: ε ≤ 8·ln(1/δ)."""
-    require_positive("epsilon", epsilon)
-    require_inside("delta", delta)
-    return float(epsilon) <= 8.0 * math.log(1.0 / float(delta))
+    return epsilon <= 8.0 * math.log(1.0 / delta)
 
 
+@checked
 def mean_failure(
-    num_users: SupportsFloat,
-    dim: SupportsFloat,
-    epsilon: SupportsFloat,
-    delta: SupportsFloat,
-    radius: SupportsFloat,
-    bound: SupportsFloat,
-    failure: SupportsFloat,
+    num_users: Positive,
+    dim: Positive,
+    epsilon: Positive,
+    delta: Inside,
+    radius: Positive,
+    bound: Positive,
+    failure: Inside,
 ) -> float:
     """min(1, 2γ + d²B·√ln(dn/γ)/τ·exp(-nε/(24·√(d·ln(1/δ))))): how far the law may be off (L Thm 2).
 
@@ -120,14 +112,9 @@ def mean_failure(
         bound: B, on the entries of the users' vectors.
         failure: γ.
     """
-    require_positive("epsilon", epsilon)
-    require_inside("delta", delta)
-    require_each(require_positive, num_users=num_users, dim=dim, radius=radius, bound=bound)
-    require_inside("failure", failure)
-    n, d, g = float(num_users), float(dim), float(failure)
-    exponent = n * float(epsilon) / (24.0 * math.sqrt(d * math.log(1.0 / float(delta))))
-    miss = d**2 * float(bound) * math.sqrt(math.log(d * n / g)) / float(radius)
-    return min(1.0, 2.0 * g + miss * math.exp(-exponent))
+    exponent = num_users * epsilon / (24.0 * math.sqrt(dim * math.log(1.0 / delta)))
+    miss = dim**2 * bound * math.sqrt(math.log(dim * num_users / failure)) / radius
+    return min(1.0, 2.0 * failure + miss * math.exp(-exponent))
 
 
 def convex_erm_rate(c: Class, num_steps: Any) -> Any:
@@ -188,12 +175,13 @@ def sco_lower_bound_rate(c: Class) -> Any:
     return c.diameter * least * (1.0 / np.sqrt(n * m) + c.privacy_error)
 
 
+@checked
 def finite_class_error(
-    num_users: SupportsFloat,
-    epsilon: SupportsFloat,
-    radius: SupportsFloat,
-    num_choices: SupportsFloat,
-    failure: SupportsFloat,
+    num_users: Positive,
+    epsilon: Positive,
+    radius: Positive,
+    num_choices: Positive,
+    failure: Inside,
 ) -> float:
     """48τ/(nε)·ln(25K·ln(5/α)/α²): excess empirical risk of the choice, but for probability α (L Thm 7).
 
@@ -204,17 +192,8 @@ def finite_class_error(
         num_choices: K.
         failure: α.
     """
-    require_each(
-        require_positive,
-        num_users=num_users,
-        epsilon=epsilon,
-        radius=radius,
-        num_choices=num_choices,
-    )
-    require_inside("failure", failure)
-    a = float(failure)
-    draws = math.log(25.0 * float(num_choices) * math.log(5.0 / a) / a**2)
-    return 48.0 * float(radius) / (float(num_users) * float(epsilon)) * draws
+    draws = math.log(25.0 * num_choices * math.log(5.0 / failure) / failure**2)
+    return 48.0 * radius / (num_users * epsilon) * draws
 
 
 def finite_class_rate(c: Class, num_choices: Any, loss_bound: Any = 1.0) -> Any:
@@ -235,34 +214,25 @@ def finite_class_lower_bound_rate(c: Class, num_choices: Any, loss_bound: Any = 
     return loss_bound * (np.sqrt(log / (n * m)) + log / (n * np.sqrt(m) * c.epsilon))
 
 
-def fixed_users_lower_bound(
-    num_users: SupportsFloat, epsilon: SupportsFloat, delta: SupportsFloat
-) -> float:
+@checked
+def fixed_users_lower_bound(num_users: Positive, epsilon: Nonnegative, delta: BelowOne) -> float:
     """(1 - nδe^(nε))/(4·(1 + e^(nε))), at least 0: risk of telling all items +1 from all items -1 (L Thm 9).
 
     Whatever the number of items per user. For mean estimation in [-B, B] times 4B². At the δ of the
     theorem, at most e^(-nε)/(2n), it is at least 1/(8·(1 + e^(nε))).
     """
-    require_positive("num_users", num_users)
-    require_nonnegative("epsilon", epsilon)
-    delta = require_real("delta", delta, 0.0, 1.0, closed=True)
-    n = float(num_users)
     # In terms of e^(-nε), which cannot overflow.
-    shrunk = math.exp(-n * float(epsilon))
-    return max(0.0, (shrunk - n * float(delta)) / (4.0 * (1.0 + shrunk)))
+    shrunk = math.exp(-num_users * epsilon)
+    return max(0.0, (shrunk - num_users * delta) / (4.0 * (1.0 + shrunk)))
 
 
+@checked
 def heterogeneous_risk(
-    risk: SupportsFloat,
-    num_users: SupportsFloat,
-    items_per_user: SupportsFloat,
-    distance: SupportsFloat,
-    loss_bound: SupportsFloat = 1.0,
+    risk: Nonnegative,
+    num_users: Positive,
+    items_per_user: Positive,
+    distance: Nonnegative,
+    loss_bound: Positive = 1.0,
 ) -> float:
     """Risk + B·(nm + 2)·Δ: for users whose laws are Δ from a common one in total variation (L Thm 10)."""
-    require_each(require_nonnegative, risk=risk, distance=distance)
-    require_each(
-        require_positive, num_users=num_users, items_per_user=items_per_user, loss_bound=loss_bound
-    )
-    items = float(num_users) * float(items_per_user)
-    return float(risk) + float(loss_bound) * (items + 2.0) * float(distance)
+    return risk + loss_bound * (num_users * items_per_user + 2.0) * distance

@@ -32,7 +32,7 @@ FAULTS = (
     Fault("bound: without 1/T of the rest", _RATES, "1 / steps) * each  # x_1, ..., x_T", "0 / steps) * each", (*_PRINTED, *_BOUNDS)),
     Fault("bound: finite without a pull", _RATES, "np.where(pulled, least, np.inf if slope > 0 else 0.0)", "np.where(pulled, least, 0.0)", _BOUNDS),
     Fault("bound: half of what is outside of the rank", _RATES, "least = 2 * np.sqrt(a * b)", "least = np.sqrt(a * b)", _BOUNDS),
-    Fault("lemma: a quarter of the squared slope", _RATES, "return 4 * (float(slope) / alpha) ** 2", "return (float(slope) / alpha) ** 2 / 4", _BOUNDS),
+    Fault("lemma: a quarter of the squared slope", _RATES, "return 4 * (slope / regularization) ** 2", "return (slope / regularization) ** 2 / 4", _BOUNDS),
     Fault("coefficients: the one before", _COEFFICIENTS, "return np.append(np.sort(values)[::-1], np", "return np.append(np.sort(values)[::-1][[0, *range(len(values) - 1)]], np", _SEEN),
     Fault("coefficients: the mean for the longest", _COEFFICIENTS, "np.sqrt(rest.max(axis=0))", "np.sqrt(rest.mean(axis=0))", _SEEN),
 )  # fmt: skip

@@ -19,15 +19,6 @@ _CLASS = {
     "num_choices": kinds.POSITIVE,
     "strong_convexity": kinds.POSITIVE,
 }
-_STABILITY = {
-    **_POSITIVE,
-    "variance": kinds.NONNEGATIVE,
-    "lipschitz": kinds.NONNEGATIVE,
-    "step_size": kinds.NONNEGATIVE,
-    "distance": kinds.NONNEGATIVE,
-    "smoothness": kinds.NONNEGATIVE,
-    "failure": kinds.PROBABILITY,
-}
 _USER = {"s": kinds.OBJECT(user_level.Setting(1000, 3, 4)), "strong_convexity": kinds.POSITIVE}
 _EXPONENT = kinds.NONNEGATIVE(1)
 _FALLING = (1.0, 0.5, 0.2, 0.0)
@@ -111,7 +102,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "name": kinds.ANY("values"),
         "values": _RESTRICTED["coefficients"],
     },
-    **_of(_STABILITY, "stability", "generalization_gap", "iterate_stability", "sgd_excess_risk"),
     **_of(_NORM, "norms", "best_exponent", "dual_exponent", "norm_ratio", "regularizer_range"),
     **_of(_NORM, "norms", "regularizer_weight"),
     **_of(_ANY_DIFF, "sampling", "deviation", "erm", "gdp_of_draw", "pure_erm"),
@@ -138,17 +128,12 @@ GOOD: dict[str, dict[str, Any]] = {
     **_of(_RATE, "sampling_tables", "sampling_queries_rate"),
     **_of(_POSITIVE, "sampling_tables", "sco_lower_bound_rate", "sco_queries_rate"),
     **_of(_HARD, "value_queries", "hard_scales", "minimax_lower_bound", "query_ratio"),
-    **_of(_HARD, "value_queries", "reach_and_share", "require_p"),
+    **_of(_HARD, "value_queries", "reach_and_share"),
     **_of(_HARD, "bounded_losses", "bounded_lower_bound", "bounded_scales", "sampling_diameter"),
     **_of(_HARD, "bounded_losses", "sampling_distance"),
     **_of(_USER, "user_level", "lower_bound", "statistical", "strongly_convex"),
     **_of(_ELEMENT, "element_level", "ordering_gap"),
     **_of(_ELEMENT | _PRESENCE, "element_level", "joint_presence", "misorder_probability"),
-    "rates.element_level.presence": {**_PRESENCE, "items_per_user": kinds.COUNT(5)},
-    "rates.element_level.gaussian_sigma_paper": {
-        "sensitivity": kinds.POSITIVE(1.0),
-        "always": kinds.FLAG(False),
-    },
     "rates.element_level.projection_radius": {
         "items_per_user": kinds.COUNT.also(2)(5),
         "cluster_probability": kinds.PROBABILITY(0.2),
@@ -167,7 +152,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "noise_stddev": kinds.NONNEGATIVE(1.0),
         "step_second_moment": _SQUARE(np.eye(2)),
     },
-    "rates.user_level.table": _POSITIVE,
     **_of(
         _CLASS,
         "winsorized",
@@ -175,17 +159,6 @@ GOOD: dict[str, dict[str, Any]] = {
         *("finite_class_rate", "phased_erm_most_smoothness", "phased_erm_rate"),
         *("sco_lower_bound_rate", "stationarity_rate", "strongly_convex_erm_rate"),
     ),
-    **_of(
-        _POSITIVE,
-        "winsorized",
-        *("finite_class_error", "mean_failure", "mean_variance", "mean_is_private"),
-    ),
-    "rates.winsorized.fixed_users_lower_bound": {
-        **_POSITIVE,
-        "epsilon": kinds.NONNEGATIVE,
-        "delta": kinds.SHARE,
-    },
-    "rates.winsorized.heterogeneous_risk": {**_POSITIVE, "distance": kinds.NONNEGATIVE},
 }
 EXEMPT: dict[tuple[str, str], str] = {
     ("rates.norms.require_exponent", "*"): "a check itself, by whatever name it is given",

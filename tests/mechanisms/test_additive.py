@@ -54,9 +54,8 @@ def test_keys(name):
     assert not np.any(np.asarray(first) == np.asarray(second))
     with pytest.raises(jax.errors.KeyReuseError):
         mechanism(key, jnp.zeros(3), 1.0)
-    for wrong in (jax.random.PRNGKey(0), 0, jax.random.split(jax.random.key(0))):
-        with pytest.raises(ValueError, match="key"):
-            mechanism(wrong, jnp.zeros(3), 1.0)
+    with pytest.raises(ValueError, match="key"):
+        mechanism(jax.random.split(jax.random.key(0)), jnp.zeros(3), 1.0)
 
 
 def test_losses_divide_by_the_sensitivity():
@@ -65,9 +64,6 @@ def test_losses_divide_by_the_sensitivity():
     np.testing.assert_allclose(loss.rdp, privacy.ORDERS * 4 / 18, rtol=1e-12)
     # The privacy loss of Laplace noise is at most Δ/b, which high orders approach.
     assert additive.laplace_loss(4.0, 2.0).rdp[-1] == pytest.approx(0.5, abs=2e-3)
-    for loss_of in (additive.gaussian_loss, additive.laplace_loss):
-        with pytest.raises(ValueError, match="sensitivity"):
-            loss_of(1.0, 0.0)
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -80,14 +76,9 @@ def test_what_is_not_real_is_refused(name):
                 call(jax.random.key(0), wrong, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("name", "named"), [("gaussian", "stddev"), ("laplace", "scale")], ids=lambda x: x
-)
-def test_noise_has_one_size_that_is_a_size(name, named):
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_noise_has_one_size(name):
     mechanism, _ = MECHANISMS[name]
-    for wrong in (-1.0, np.nan, np.inf, "1", None, True):
-        with pytest.raises(ValueError, match=named):
-            mechanism(jax.random.key(0), jnp.zeros(2), wrong)
     with pytest.raises(ValueError, match="size of the noise"):
         mechanism(jax.random.key(0), jnp.zeros(2), jnp.ones(2))
 
@@ -100,6 +91,3 @@ def test_a_loss_of_traced_numbers_out_of_range_is_infinite():
         pairs += [(np.nan, 1.0), (1.0, np.nan)]
         for pair in pairs:
             assert np.all(np.isinf(traced(*pair).rdp)), pair
-        for name, pair in (("sensitivity", (1.0, -1.0)), ("stddev|scale", (-1.0, 1.0))):
-            with pytest.raises(ValueError, match=name):
-                loss_of(*pair)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import privacy
-from dpsco_jax.mechanisms import clustered_histogram, denoising
+from dpsco_jax.mechanisms import clustered_histogram
 from dpsco_jax.mechanisms.clustered_histogram import _exact_sums as exact_sums
 from dpsco_jax.mechanisms.clustered_histogram import _Sums as Sums
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases, calibrate_histogram
@@ -208,22 +208,6 @@ def test_noise_is_exact_and_the_mean_unbiased(rng):
     assert releases.certificate().epsilon <= 1.0 < releases.certificate().epsilon * 1.001
 
 
-@pytest.mark.slow
-def test_denoising_helps_where_noise_is_all(rng):
-    d, n, m = 1000, 500, 100
-    p = 1 / (np.arange(d) + 100.0)
-    draws = rng.multinomial(m, p / p.sum(), n)
-    users, items = np.nonzero(draws)
-    counts = draws[users, items]
-    truth = m * p / p.sum()
-    for clusters, radius, gain in ((np.zeros(d, int), 12.0, 1.5), (np.arange(d), 3.0, 1.0)):
-        releases = calibrate_histogram(n, clusters, radius, 0.5, 1e-5)
-        noisy = clustered_histogram.clustered_histogram(_key(), users, items, counts, releases)
-        better = denoising.posterior_means(noisy, jnp.asarray(releases.noise_stddev), radius)
-        raw, kept = (float(np.sum((np.asarray(x) - truth) ** 2)) for x in (noisy, better))
-        assert kept < raw / gain
-
-
 def test_edited_numbers_are_charged_as_they_run():
     good = calibrate_histogram(100, CLUSTERS, 2.0, 1.0, 1e-5)
     edit = lambda **fields: ClusteredReleases(**(vars(good) | fields))  # noqa: E731
@@ -245,33 +229,12 @@ def test_edited_numbers_are_charged_as_they_run():
         assert np.isinf(traced), bad
 
 
-def test_arguments():
-    good = {
-        "num_users": 10,
-        "cluster_of_item": CLUSTERS,
-        "radius": 1.0,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    for changes, named in [
-        ({"num_users": 0}, "num_users"),
-        ({"cluster_of_item": CLUSTERS - 1}, "cluster_of_item"),
-        ({"cluster_of_item": CLUSTERS + 0.0}, "cluster_of_item"),
-        ({"cluster_of_item": CLUSTERS[:0]}, "cluster_of_item"),
-        ({"radius": 0.0}, "radius"),
-        ({"radius": np.ones(3)}, "radius"),
-        ({"epsilon": 0.0}, "epsilon"),
-        ({"delta": 1.0}, "delta"),
-        ({"signed": 1}, "signed"),
-    ]:
-        with pytest.raises(ValueError, match=named):
-            calibrate_histogram(**(good | changes))
-    releases = calibrate_histogram(**good)
+def test_entries_are_of_one_length():
+    releases = calibrate_histogram(10, CLUSTERS, 1.0, 1.0, 1e-5)
     users = np.zeros(3, int)
     for entries, named in [
         ((users, users[:2], users), "items"),
         ((users, users, users[:2]), "counts"),
-        ((users + 0.5, users, users), "users"),
     ]:
         with pytest.raises(ValueError, match=named):
             clustered_histogram.clustered_histogram(_key(), *entries, releases)

@@ -132,13 +132,6 @@ def test_a_correlation_without_a_proof_is_refused(changed, named):
             use()
 
 
-@pytest.mark.parametrize("bands", [1, 2, 5, 20])
-def test_everybody_in_every_step_is_served_best_by_independent_noise(bands):
-    """On the sum of all steps: S·‖D'1‖ ≥ T, with equality for independent noise."""
-    last = make(20, 20, 1, bands).prefix_stddev()[-1]
-    assert last == pytest.approx(20.0) if bands == 1 else last > 20.1
-
-
 @functools.partial(jax.jit, static_argnames=("correlation", "dim", "steps"))
 def noise_of_a_stream(correlation, dim, steps, noise_multiplier=2.0):
     """The noise of each step, ``[steps, dim]``, in units of the sensitivity of a step."""
@@ -251,33 +244,6 @@ def test_a_later_step_has_the_noise_of_the_first_whatever_the_schedule_says():
     np.testing.assert_array_equal(noise, spent(2.0, 2.0)[0])
     np.testing.assert_allclose(rdp, privacy.ORDERS / (2 * 2.0**2), rtol=1e-5)
     assert np.all(np.isinf(spent(0.0, 2.0)[1]))
-
-
-def test_one_pass_of_sgd_ends_nearer():
-    """Batches of users who come once: correlated noise leaves less of itself in the last iterate."""
-    steps, dim = 64, 200
-
-    def end(bands, key):
-        chain = optax.chain(
-            transforms.privatize(
-                transforms.clipped_mean(1.0, 10),
-                key,
-                4.0,
-                noise_correlation=make(steps, 1, bands=bands),
-            ),
-            optax.sgd(0.02),
-        )
-
-        def step(carry, _):
-            params, state = carry
-            updates, state = chain.update(jnp.broadcast_to(params, (3, dim)), state)
-            return (params + updates, state), None
-
-        params = jnp.zeros(dim)
-        return jax.lax.scan(step, (params, chain.init(params)), None, length=steps)[0][0]
-
-    ends = [jax.jit(end, static_argnums=0)(bands, jax.random.key(1)) for bands in (1, 16)]
-    assert 2 * np.linalg.norm(ends[1]) < np.linalg.norm(ends[0])
 
 
 def test_refuses():

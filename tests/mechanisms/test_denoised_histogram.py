@@ -1,7 +1,5 @@
 """What the projection took, from released numbers: closed forms, limits, and less error than as released."""
 
-import doctest
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -92,17 +90,3 @@ def test_less_error_than_as_released_and_than_without_its_noise_alone(rng):
         np.testing.assert_allclose(
             best, alone * denoised.projection_factor(found, releases), rtol=1e-5
         )
-
-
-def test_arguments():
-    with pytest.raises(ValueError, match="released"):
-        denoised.projection_factor(np.ones(3), _releases(np.arange(D), 1.0))
-    with pytest.raises(ValueError, match="releases"):
-        denoised.denoised_histogram(_released(RADII, 1.0, 1.0), None)
-
-
-@pytest.mark.slow
-def test_the_example_runs():
-    found = doctest.testmod(denoised)
-    assert found.attempted > 0
-    assert found.failed == 0

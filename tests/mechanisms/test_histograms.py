@@ -53,14 +53,3 @@ def test_projection_is_the_default():
     releases = calibrate_winsorized(50, 3, 1, 1.0, 1e-5, radius=0.5, bound=1.0)
     found = jax.jit(histograms.user_level_histogram)(jax.random.key(0), rows, releases)
     np.testing.assert_allclose(np.sum(found), 1.0, atol=1e-5)
-
-
-def test_arguments():
-    for changes, named in [
-        ({"items_per_user": 0}, "items_per_user"),
-        ({"num_users": 0}, "num_users"),
-        ({"failure": 1.0}, "failure"),
-    ]:
-        good = {"items_per_user": 5, "num_users": 5, "failure": 0.1}
-        with pytest.raises(ValueError, match=named):
-            histograms.frequency_radius(**(good | changes))

@@ -176,16 +176,6 @@ def test_margins_grow_slowly_with_the_dimension():
     assert margin(10**6) < 0.5
 
 
-def test_radius_and_anchor_may_be_batched(rng):
-    vectors = rng.standard_normal((20, 3)).astype(np.float32)
-    radii = np.float32([0.5, 1.5])
-    anchors = rng.standard_normal((2, 3)).astype(np.float32)
-    together = jax.jit(jax.vmap(lambda r, a: count(vectors, r, a)))(radii, anchors)
-    for lane in range(2):
-        alone = count(vectors, radii[lane], anchors[lane])
-        np.testing.assert_array_equal(together.near[lane], alone.near)
-
-
 def test_memory_does_not_grow_with_the_square_of_the_users():
     def temporaries(users, dim):
         rows = jax.ShapeDtypeStruct((users, dim), jnp.float32)

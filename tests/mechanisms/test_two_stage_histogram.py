@@ -150,37 +150,21 @@ def test_both_stages_are_paid_for():
         assert np.isinf(jax.jit(lambda r: privacy.epsilon(r.loss(), 1e-5))(edited)), bad
 
 
-def test_arguments():
-    good = {
-        "num_users": 4,
-        "cluster_of_item": CLUSTERS,
-        "coarse_bound": 8.0,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-    }
-    for changes, named in [
-        ({"num_users": 0}, "num_users"),
-        ({"cluster_of_item": -CLUSTERS}, "cluster_of_item"),
-        ({"coarse_bound": 0.0}, "coarse_bound"),
-        ({"coarse_share": 1.0}, "coarse_share"),
-        ({"least_radius": 9.0}, "least_radius"),
-        ({"num_radii": 1}, "num_radii"),
-        ({"epsilon": -1.0}, "epsilon"),
-        ({"delta": 0.0}, "delta"),
-    ]:
-        with pytest.raises(ValueError, match=named):
-            two.calibrate_two_stages(**(good | changes))
-
-
 @pytest.mark.slow
 def test_examples_run():
     from dpsco_jax.geometry import block_norms
-    from dpsco_jax.mechanisms import clustered_histogram, heavy_hitters, histogram_releases
+    from dpsco_jax.mechanisms import (
+        clustered_histogram,
+        denoised_histogram,
+        heavy_hitters,
+        histogram_releases,
+    )
     from dpsco_jax.rates import element_level
 
     modules = (
         two,
         clustered_histogram,
+        denoised_histogram,
         heavy_hitters,
         histogram_releases,
         block_norms,

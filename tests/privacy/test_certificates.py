@@ -122,12 +122,6 @@ def test_text_rounds_up_and_states_everything():
     assert "dpsco_jax" in carried.accountant
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-6, math.nan])
-def test_delta_out_of_range_is_refused(delta):
-    with pytest.raises(ValueError, match="delta"):
-        certificate(events.gaussian(1.0), delta, ADD)
-
-
 @pytest.mark.parametrize(
     ("sampling", "num_steps", "epsilon", "delta", "relation", "expected"),
     [
@@ -172,22 +166,6 @@ def test_root_finding_ends_on_the_private_side(root, slope, start):
     assert found >= root
     assert excess(found) >= -1e-4 or found - root < 1e-9
     assert len(evaluated) < 90
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"num_steps": 0}, "num_steps"),
-        ({"epsilon": 0.0}, "epsilon"),
-        ({"epsilon": math.inf}, "epsilon"),
-        ({"delta": 1.0}, "delta"),
-        ({"relation": "REPLACE_ONE"}, "relation must be"),
-    ],
-)
-def test_bad_calibrations_are_refused(change, named):
-    arguments = {"num_steps": 10, "epsilon": 1.0, "delta": 1e-5, "relation": ADD} | change
-    with pytest.raises(ValueError, match=named):
-        certified_noise_multiplier(Poisson(0.1), **arguments)
 
 
 @pytest.mark.parametrize("epsilon", [50.0, 80.0, 200.0])

@@ -134,15 +134,6 @@ def test_refusals_name_the_part(event, relation, named):
             compositions(whole, relation)
 
 
-def test_bad_black_boxes_are_refused():
-    with pytest.raises(ValueError, match="epsilon"):
-        events.ApproximateDpEvent(-0.1)
-    with pytest.raises(ValueError, match="delta"):
-        events.ApproximateDpEvent(1.0, 1.0)
-    with pytest.raises(ValueError, match="count"):
-        events.repeated(events.gaussian(1), -1)
-
-
 def test_parallel_parts_given_as_a_list_are_kept_as_they_were():
     parts = [events.gaussian(5.0)]
     event = events.ParallelDpEvent(parts)

@@ -313,19 +313,3 @@ def test_metadata_survive_whatever_moves_a_state():
     for found in moved:
         assert (found.relation, found.sampled, found.shareable) == (ADD_REMOVE, True, True)
     assert jax.tree.structure(ledger) != jax.tree.structure(privacy.open_ledger(ADD_REMOVE))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"relation": "REPLACE_ONE"}, "relation"),
-        ({"relation": None}, "relation"),
-        ({"relation": RELATION, "sampled": 1}, "sampled"),
-        ({"relation": RELATION, "shareable": "yes"}, "shareable"),
-    ],
-)
-def test_arguments(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        privacy.open_ledger(**arguments)
-    with pytest.raises(ValueError, match="independent_draws"):
-        privacy.privacy_spent(privacy.open_ledger(RELATION), independent_draws=1)

@@ -113,18 +113,6 @@ def test_values_and_epsilons_agree_with_dp_accounting_at_whole_orders():
     assert compared >= 1000
 
 
-def test_dp_accounting_at_fractional_orders():
-    """Its series adds terms that should be subtracted, and stops at 1000 terms without an answer."""
-    accountant = RdpAccountant([1.5, 2.5])
-    accountant.compose(PoissonSampledDpEvent(0.3, GaussianDpEvent(10.0)))
-    exact = np.asarray([float(sampled_gaussian_rdp(order, 10.0, 0.3)) for order in (1.5, 2.5)])
-    assert accountant._rdp[0] > 5.0 * exact[0], "dp_accounting has been corrected: compare with it"
-    assert np.all(accountant._rdp >= exact)
-    accountant = RdpAccountant([1.5])
-    accountant.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.0)))
-    assert np.isinf(accountant._rdp[0]), "dp_accounting's series converges now: compare with it"
-
-
 def test_float32_in_jit_is_never_below_the_host():
     rng = np.random.default_rng(3)
     sigma, q = (
@@ -207,16 +195,6 @@ def test_gradients_are_finite_and_have_the_right_sign():
     assert by_sigma[4] == pytest.approx(numeric, rel=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("args", "name"),
-    [
-        ((-1.0, 0.1), "noise_multiplier"),
-        ((float("nan"), 0.1), "noise_multiplier"),
-        ((1.0, 1.1), "sampling_probability"),
-        ((1.0, -0.1), "sampling_probability"),
-        ((1.0, 0.1, NeighboringRelation.REPLACE_ONE), "relation"),
-    ],
-)
-def test_refuses(args, name):
-    with pytest.raises(ValueError, match=name):
-        poisson_subsampled_gaussian(*args)
+def test_replacement_is_refused():
+    with pytest.raises(ValueError, match="relation"):
+        poisson_subsampled_gaussian(1.0, 0.1, NeighboringRelation.REPLACE_ONE)

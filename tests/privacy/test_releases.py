@@ -106,14 +106,8 @@ def _blank(plan_type, **fields):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(
-    ("plan_type", "parts"),
-    [
-        (Phased, "parts"),
-    ],
-)
-def test_solvers_in_parts_certify_the_largest_epsilon_and_delta(plan_type, parts, order):
-    plan = _blank(plan_type, **{parts: tuple(_Certified(*PAIRS[i]) for i in order)})
+def test_solvers_in_parts_certify_the_largest_epsilon_and_delta(order):
+    plan = _blank(Phased, parts=tuple(_Certified(*PAIRS[i]) for i in order))
     found = plan.certificate()
     assert (found.epsilon, found.delta) == (3.0, 1e-4)
 

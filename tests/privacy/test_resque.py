@@ -191,33 +191,14 @@ def test_the_tight_constants_allow_about_three_times_less_noise():
 # Refusals.
 
 
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"num_queries": 100}, "num_queries"),
-        ({"num_queries": 1}, "num_queries"),
-        ({"num_queries": 8192}, "num_queries"),
-        ({"population": 1}, "population"),
-        ({"beta": 0.0}, "beta"),
-        ({"beta": math.nan}, "beta"),
-        ({"radius_ratio": 1.9}, "radius_ratio"),
-    ],
-)
-def test_bad_calls_are_refused(changes, name):
-    with pytest.raises(ValueError, match=name):
-        dataclasses.replace(CALL, **changes)
+@pytest.mark.parametrize("num_queries", [100, 8192])
+def test_queries_are_a_power_of_two_up_to_the_users(num_queries):
+    with pytest.raises(ValueError, match="num_queries"):
+        dataclasses.replace(CALL, num_queries=num_queries)
 
 
-def test_bad_requests_are_refused():
-    with pytest.raises(ValueError, match="failure"):
-        call_loss(CALL, 0.0)
-    with pytest.raises(ValueError, match="constants"):
-        call_loss(CALL, 1e-9, "loose")
+def test_what_the_papers_constants_do_not_cover_is_refused():
     with pytest.raises(ValueError, match=r"radius_ratio.*1/3.*1/60.*with replacement"):
         call_loss(dataclasses.replace(CALL, beta=0.5), 1e-9, "paper")
-    with pytest.raises(ValueError, match="epsilon"):
-        calibrate_beta(lambda b: [(CALL, 1)], 0.0, 1e-6)
     with pytest.raises(ValueError, match="constants"):
         calibrate_beta(lambda b: [(CALL, 1)], 1.0, 1e-6, "paper")
-    with pytest.raises(ValueError, match="delta"):
-        calibrate_beta(lambda b: [(CALL, 1)], 1.0, 1.0)

@@ -72,27 +72,6 @@ def test_replacement_covers_every_arrangement_of_three_points(sigma, q):
             assert rdp[i] >= divergence * (1 - 1e-9)
 
 
-@pytest.mark.parametrize(
-    ("q", "steps", "sigma", "delta", "pld", "wang_et_al"),
-    [
-        (0.01, 1000, 1, 1e-6, 2.513, 4.0212),
-        (0.01, 1000, 4, 1e-6, 0.346, 0.7278),
-        (0.05, 200, 4, 1e-5, 0.710, 1.559),
-        (0.1, 100, 8, 1e-6, 0.531, 1.194),
-    ],
-)
-def test_epsilon_lies_between_pld_and_wang_balle_kasiviswanathan(
-    q, steps, sigma, delta, pld, wang_et_al
-):
-    accountant = RdpAccountant(range(2, 65), REPLACE)
-    event = SampledWithoutReplacementDpEvent(1000, round(1000 * q), GaussianDpEvent(sigma))
-    accountant.compose(event, steps)
-    assert accountant.get_epsilon(delta) == pytest.approx(wang_et_al, rel=1e-3)
-    loss = subsampled_gaussian_without_replacement(sigma, 1000, round(1000 * q))
-    found = privacy.epsilon(privacy.scale(loss, steps), delta)
-    assert pld < found < 0.75 * wang_et_al
-
-
 def test_never_above_theorem_27():
     whole = np.flatnonzero((ORDERS % 1 == 0) & (ORDERS < 40))
     for sigma in (0.5, 1.0, 4.0, 30.0):
@@ -230,10 +209,7 @@ def test_schemes_draw_whole_numbers_of_users():
 @pytest.mark.parametrize(
     ("args", "name"),
     [
-        ((-1.0, 10, 1), "noise_multiplier"),
-        ((1.0, 0, 1), "population_size"),
         ((1.0, 10, 11), "batch_size"),
-        ((1.0, 10, -1), "batch_size"),
         ((1.0, 10, 1, NeighboringRelation.REPLACE_SPECIAL), "relation"),
     ],
 )

@@ -7,15 +7,6 @@ import pytest
 from dpsco_jax.privacy.curves import tcdp
 
 
-@pytest.mark.parametrize(
-    ("fraction", "count", "multiplier", "delta", "expected"),
-    [(0.01, 1000, 4, 1e-6, 1.5390), (0.05, 200, 4, 1e-5, 3.2616), (0.1, 100, 8, 1e-6, 2.4706)],
-)
-def test_golden_values(fraction, count, multiplier, delta, expected):
-    step = tcdp.subsampled(tcdp.gaussian(multiplier), fraction)
-    assert tcdp.epsilon(tcdp.scale(step, count), delta) == pytest.approx(expected, abs=6e-5)
-
-
 def test_closed_forms():
     assert tcdp.gaussian(2.0) == (0.125, math.inf)
     assert tcdp.epsilon(tcdp.gaussian(2.0), 1e-6) == pytest.approx(
@@ -35,7 +26,3 @@ def test_conditions_of_the_theorem_are_checked():
         tcdp.subsampled(tcdp.gaussian(8.0), 0.2)
     with pytest.raises(ValueError, match=r"omega must be .*at least"):
         tcdp.subsampled(tcdp.TruncatedCdp(0.05, 2.0), 0.1)
-    with pytest.raises(ValueError, match="noise_multiplier must be"):
-        tcdp.gaussian(0.0)
-    with pytest.raises(ValueError, match="delta must be"):
-        tcdp.epsilon(tcdp.gaussian(1.0), 1.0)

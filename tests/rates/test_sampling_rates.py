@@ -157,17 +157,6 @@ def test_which_printed_parameters_are_private():
     assert ratio("5.5.6 SCO", 1.0, 1e-6, 1.0) == pytest.approx(16, rel=0.03)
 
 
-def test_half_of_the_temperature_is_what_a_quadratic_costs():
-    # k(F + μr) quadratic on all of space: E k(F + μr) - min = d/2, below d.
-    k, mu, rng = 30.0, 0.2, np.random.default_rng(0)
-    slope = rng.standard_normal(6)
-    mode = -slope / mu
-    points = mode + rng.standard_normal((200_000, 6)) / math.sqrt(k * mu)
-    potential = points @ slope + 0.5 * mu * np.sum(points**2, axis=1)
-    least = mode @ slope + 0.5 * mu * mode @ mode
-    assert np.mean(potential) - least == pytest.approx(6 / (2 * k), rel=0.02)
-
-
 def test_deviations_of_one_draw():
     k, mu, g = 40.0, 0.1, 1.7
     # A linear function is Gaussian under exp(-k(F + μr)), of deviation G/√(kμ): the tail is nearly attained.

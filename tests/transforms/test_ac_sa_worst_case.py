@@ -11,8 +11,7 @@ import numpy as np
 import optax
 import pytest
 from PEPit import PEP, Point
-from PEPit.functions import ConvexFunction, SmoothConvexFunction, SmoothStronglyConvexFunction
-from PEPit.primitive_steps import proximal_step
+from PEPit.functions import SmoothConvexFunction, SmoothStronglyConvexFunction
 
 from dpsco_jax import transforms
 from dpsco_jax.solvers.convex import ac_sa, ac_sa_stages
@@ -36,23 +35,6 @@ def _coefficients(method):
 @jax.jit
 def our_coefficients(smoothness, strong_convexity):
     return _coefficients(transforms.ac_sa(smoothness, strong_convexity))
-
-
-def textbook_coefficients(smoothness, mu):
-    """The same from the thesis's formulas, in float64."""
-    unit = np.eye(LONGEST + 1)
-    x = ag = unit[0]
-    queries, aggregates = [], []
-    for t in range(1, LONGEST + 1):
-        alpha, gamma = 2 / (t + 1), 4 * smoothness / (t * (t + 1))
-        query = (1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x
-        query = query / (gamma + (1 - alpha**2) * mu)
-        center = (alpha * mu * query + ((1 - alpha) * mu + gamma) * x) / (mu + gamma)
-        x = center - alpha / (mu + gamma) * unit[t]
-        ag = alpha * x + (1 - alpha) * ag
-        queries.append(query)
-        aggregates.append(ag)
-    return np.stack(queries), np.stack(aggregates)
 
 
 def worst_case(mu, queries, final):
@@ -82,14 +64,6 @@ def worst_case(mu, queries, final):
 def _value(mu, horizon):
     queries, aggregates = (np.asarray(part, np.float64) for part in our_coefficients(1.0, mu))
     return worst_case(mu, queries[:horizon], aggregates[horizon - 1])
-
-
-@pytest.mark.parametrize("mu", [0.0, 0.01, 0.5])
-def test_points_are_those_of_the_formulas(mu):
-    for ours, expected in zip(
-        our_coefficients(1.0, mu), textbook_coefficients(1.0, mu), strict=True
-    ):
-        np.testing.assert_allclose(ours, expected, atol=1e-6)
 
 
 LONG = pytest.mark.slow
@@ -147,29 +121,3 @@ def test_stages_are_within_their_bound():
     )
     value = worst_case(mu, queries[:5], aggregates[4])
     assert 0.02 < value / stages.excess_bound <= 1
-
-
-@pytest.mark.parametrize("mu", [0.0, pytest.param(0.3, marks=LONG)])
-def test_with_a_composite_term_too(mu):
-    """The same bound for f + h with any convex h; here the formulas, which the code follows (see above)."""
-    horizon = 3
-    problem = PEP()
-    smooth = problem.declare_function(SmoothStronglyConvexFunction, mu=mu, L=1.0)
-    term = problem.declare_function(ConvexFunction)
-    whole = smooth + term
-    optimum = whole.stationary_point()
-    x = ag = problem.set_initial_point()
-    problem.set_initial_condition((x - optimum) ** 2 <= 1)
-    for t in range(1, horizon + 1):
-        alpha, gamma = 2 / (t + 1), 4 / (t * (t + 1))
-        query = (1 - alpha) * (mu + gamma) * ag + alpha * ((1 - alpha) * mu + gamma) * x
-        query = query / (gamma + (1 - alpha**2) * mu)
-        center = (alpha * mu * query + ((1 - alpha) * mu + gamma) * x) / (mu + gamma)
-        step = alpha / (mu + gamma)
-        x, _, at_point = proximal_step(center - step * smooth.gradient(query), term, step)
-        # h(ag) ≤ α h(x) + (1 - α) h(ag⁻) is how the term enters the aggregate.
-        bound_h = at_point if t == 1 else alpha * at_point + (1 - alpha) * bound_h
-        ag = alpha * x + (1 - alpha) * ag
-    problem.set_performance_metric(smooth(ag) + bound_h - whole(optimum))
-    value = problem.solve(verbose=0)
-    assert 0.1 < value / (2 / (horizon * (horizon + 1))) <= 1

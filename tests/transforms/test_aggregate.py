@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -62,20 +61,6 @@ def test_copies_and_maps():
     # A two-tuple for whoever takes it apart.
     first, second = aggregate
     assert (first, second) == (init, update)
-
-
-@pytest.mark.parametrize("bounds", [1.0, {"a": 0.5, "b": 2.0}])
-def test_a_privatizer_can_be_sent_to_another_process(bounds):
-    aggregate = transforms.clipped_mean(bounds, 4)
-    release = transforms.privatize(aggregate, jax.random.key(3), 2.0)
-    params = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
-    updates = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))}
-    sent = [cloudpickle.loads(cloudpickle.dumps(release)), copy.deepcopy(release)]
-    sent.append(transforms.privatize(copy.deepcopy(aggregate), jax.random.key(3), 2.0))
-    expected = jax.jit(release.update)(updates, release.init(params))[0]
-    for other in sent:
-        found = jax.jit(other.update)(updates, other.init(params))[0]
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_wrappers_of_optax_take_it():

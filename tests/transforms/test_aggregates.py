@@ -152,21 +152,6 @@ def test_rows_are_added_in_place():
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
-    [
-        (lambda: transforms.clipped_sum(0.0), "clip_norm"),
-        (lambda: transforms.clipped_sum(np.inf), "clip_norm"),
-        (lambda: transforms.clipped_mean(1.0, 0), "num_users"),
-        (lambda: transforms.clipped_mean(1.0, 5, microbatch_size=0), "microbatch_size"),
-        (lambda: transforms.summed_contributions(1.0, -1), "num_users"),
-    ],
-)
-def test_bad_arguments(make, named):
-    with pytest.raises(ValueError, match=named):
-        make()
-
-
-@pytest.mark.parametrize(
     "aggregate", [transforms.clipped_sum(1.0), transforms.clipped_mean(1.0, 3)]
 )
 def test_updates_without_a_user_axis_are_no_users(aggregate):

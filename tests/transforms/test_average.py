@@ -66,9 +66,3 @@ def test_shares_are_weights_over_their_sums(rng):
     expected = weights @ points / weights.sum()
     found = transforms.average_eval_params(state, params)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("shares", [[0.5, 1.5], [[0.5]], 0.5, [np.nan], "all"])
-def test_shares_are_numbers_for_each_step(shares):
-    with pytest.raises(ValueError, match="shares"):
-        transforms.average(shares=shares)

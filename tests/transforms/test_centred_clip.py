@@ -163,30 +163,6 @@ def test_noise_follows_the_radius_and_the_ledger_does_not():
         np.testing.assert_allclose(spent[-1], privacy.ORDERS / (2 * multiplier**2), rtol=1e-5)
 
 
-@pytest.mark.slow
-def test_it_finds_users_who_agree_on_a_mean_that_is_not_zero(rng):
-    users, dim, spread, steps = 2000, 20, 0.02, 40
-    rows = jnp.float32(1.0 + spread * rng.normal(size=(users, dim)))
-    adaptive = transforms.centred_clip(10.0, users, centre_rate=0.5, quantile=0.5)
-    plain = transforms.clipped_mean(float(jnp.linalg.norm(rows, axis=1).max()), users)
-    out, radii, state = released(rows, adaptive, steps, 4.0)
-    distances = jnp.linalg.norm(rows - state.inner.centre, axis=1)
-    np.testing.assert_allclose(radii[-1], np.median(distances) / 0.9, rtol=0.1)
-    errors = [
-        np.linalg.norm(found - rows.mean(axis=0), axis=1)
-        for found in (out[-10:], noisy(rows, plain, 10, 4.0))
-    ]
-    # The radius is 50 times smaller than the norm that plain clipping has to let through.
-    assert 20 * np.mean(errors[0]) < np.mean(errors[1])
-
-
-def noisy(rows, aggregate, steps, noise_multiplier):
-    chain = transforms.privatize(aggregate, jax.random.key(3), noise_multiplier)
-    return jax.lax.scan(
-        lambda state, _: chain.update(rows, state)[::-1], chain.init(rows[0]), None, steps
-    )[1]
-
-
 def test_the_radius_settles_where_the_noise_of_the_centre_lets_it(rng):
     """r = s/√(0.81 - α/(2-α)k²): the formula that says how large a rate may be."""
     users = dim = 200
@@ -233,42 +209,3 @@ def test_radius_stays_where_a_float_can_divide_by_it():
     for value, limit in ((0.0, 1e-6), (1e9, 1e6)):
         _, radii, _ = released(jnp.full((4, 2), value), aggregate, 3, jnp.float32(1e-3))
         np.testing.assert_allclose(radii[-1], limit, rtol=1e-5)
-
-
-def test_a_coarse_first_release_by_a_schedule():
-    def make(radius, noise_multiplier):
-        aggregate = transforms.centred_clip(radius, 100, centre_rate=1.0)
-        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
-
-    scheduled = optax.inject_hyperparams(make)(
-        radius=lambda count: jnp.where(count == 0, 10.0, 0.1),
-        noise_multiplier=lambda count: jnp.where(count == 0, 0.1, 0.5),
-    )
-    rows = jnp.full((100, 2), 7.0) + jnp.linspace(-0.05, 0.05, 100)[:, None]
-    state = scheduled.init(rows[0])
-    step, errors = jax.jit(scheduled.update), []
-    for _ in range(8):
-        out, state = step(rows, state)
-        errors.append(float(jnp.linalg.norm(out - 7.0)))
-    # A noise of 0.02 a coordinate at first, of 0.001 when the centre is near.
-    assert errors[0] > 0.01
-    assert np.mean(errors[1:]) < 0.2 * errors[0]
-    rdp = privacy.privacy_spent(state).rdp
-    np.testing.assert_allclose(rdp, privacy.ORDERS * (50 + 7 / (2 * 0.5**2)), rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"radius": 0.0}, "radius"),
-        ({"num_users": 0}, "num_users"),
-        ({"centre_rate": 1.5}, "centre_rate"),
-        ({"quantile": 0.0}, "quantile"),
-        ({"quantile": 1.0}, "quantile"),
-        ({"quantile": 0.5, "quantile_rate": math.inf}, "quantile_rate"),
-        ({"microbatch_size": 0}, "microbatch_size"),
-    ],
-)
-def test_refuses(arguments, named):
-    with pytest.raises(ValueError, match=named):
-        transforms.centred_clip(**{"radius": 1.0, "num_users": 5, **arguments})

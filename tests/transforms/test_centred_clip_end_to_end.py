@@ -1,9 +1,7 @@
-"""Centred clipping end to end: in front of Adam, and attacked by a user who sees the radius move."""
+"""Centred clipping attacked by a user who sees the radius move."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
 import pytest
 from dp_accounting import NeighboringRelation
 
@@ -11,48 +9,6 @@ from dpsco_jax import privacy, transforms
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
-
-
-def test_in_front_of_adam_on_a_network():
-    """A small network, users with a few items each; the loss falls, and the ledger knows the price."""
-    rng, users, items = np.random.default_rng(0), 256, 4
-    features = jnp.float32(rng.normal(size=(users, items, 3)))
-    labels = jnp.sin(features[..., 0]) + features[..., 1]
-    params = {
-        "hidden": jnp.float32(rng.normal(size=(3, 8)) / 2),
-        "bias": jnp.zeros(8),
-        "out": jnp.float32(rng.normal(size=8) / 3),
-    }
-
-    def loss(params, x, y):
-        hidden = jnp.tanh(x @ params["hidden"] + params["bias"])
-        return jnp.mean((hidden @ params["out"] - y) ** 2)
-
-    optimizer = optax.chain(
-        transforms.privatize(
-            transforms.centred_clip(1.0, users, centre_rate=0.3, quantile=0.6, microbatch_size=32),
-            jax.random.key(0),
-            noise_multiplier=2.0,
-        ),
-        optax.adam(0.03),
-    )
-    user_gradients = jax.vmap(jax.grad(loss), in_axes=(None, 0, 0))
-
-    @jax.jit
-    def train(params):
-        def step(carry, _):
-            params, state = carry
-            gradients = user_gradients(params, features, labels)
-            updates, state = optimizer.update(gradients, state, params)
-            return (optax.apply_updates(params, updates), state), None
-
-        return jax.lax.scan(step, (params, optimizer.init(params)), None, length=60)[0]
-
-    trained, state = train(params)
-    whole = jax.jit(lambda p: jnp.mean(jax.vmap(loss, (None, 0, 0))(p, features, labels)))
-    assert whole(trained) < 0.3 * whole(params)
-    rdp = privacy.privacy_spent(state).rdp
-    np.testing.assert_allclose(rdp, privacy.ORDERS * 60 / (2 * 2.0**2), rtol=1e-5)
 
 
 STEPS, USERS, EPSILON, DELTA, RUNS = 3, 3, 1.0, 1e-2, 300_000

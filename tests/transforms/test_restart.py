@@ -99,26 +99,6 @@ def test_stages_of_their_own_lengths_and_numbers():
     np.testing.assert_allclose(params, reported, rtol=1e-5, atol=1e-6)
 
 
-def test_stages_of_the_convex_kind_on_quadratics():
-    """Without noise, Γ = 2L, stages of ⌈4√(2κ)⌉ steps: the gap falls by far more than half in each."""
-    kappas = np.array([2.0, 10.0, 100.0, 1000.0])
-    lengths = np.ceil(4 * np.sqrt(2 * kappas)).astype(int)
-    curvature = jnp.asarray(np.geomspace(1 / kappas, 1.0, 500).T, jnp.float32)
-    method = transforms.ac_sa(2.0)
-
-    def step(carry, _):
-        w, state = carry
-        moves, state = method.update(curvature * w, state, w)
-        w = w + moves
-        return (w, state), transforms.ac_sa_eval_params(state, w)
-
-    start = jnp.ones_like(curvature)
-    _, reported = jax.lax.scan(step, (start, method.init(start)), None, lengths.max())
-    # The gap of every curvature is multiplied by the square of what is left of its coordinate.
-    left = [np.max(np.square(reported[n - 1, row])) for row, n in enumerate(lengths)]
-    np.testing.assert_allclose(left, [0.00129, 0.00545, 0.0121, 0.0155], rtol=0.02)
-
-
 def test_what_spends_or_draws_is_not_restarted():
     private = transforms.privatize(transforms.clipped_sum(1.0), jax.random.key(0), 1.0)
     with pytest.raises(ValueError, match="inner must be without both"):

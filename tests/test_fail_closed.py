@@ -87,7 +87,7 @@ TABLE = {
         "noise_multiplier": SAMPLED,
         "sampling_probability": PROBABILITY,
     },
-    "privacy.item_sampling.PoissonItems.gaussian_loss": {
+    "privacy.sampling.PoissonItems.gaussian_loss": {
         "noise_multiplier": SAMPLED,
         "probability": PROBABILITY,
     },

@@ -32,7 +32,6 @@ from dpsco_jax.privacy.curves.subsampling import (
 )
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
-from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.iteration import (
     last_iterate_gdp,
     last_iterate_loss,
@@ -61,6 +60,7 @@ from dpsco_jax.privacy.releases import (
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
+    PoissonItems,
     PoissonUsers,
     WithoutReplacement,
     WithReplacement,

@@ -7,8 +7,9 @@ is no sample. A ``Composition`` is canonical too: all plain Gaussians are one.
 
 Curve and pair bound the release under the relation that it was made for. ``require_proof`` knows for which
 there is a proof: sampling of users with all their units under REPLACE_ONE and REPLACE_SPECIAL, of a fixed
-number under REPLACE_ONE and ADD_OR_REMOVE_ONE (Lebeda, Regehr, Kamath and Steinke 2024); Poisson and none
-under all.
+number under REPLACE_ONE and ADD_OR_REMOVE_ONE (Lebeda, Regehr, Kamath and Steinke 2024), of users' items one
+by one where the user is added, removed or replaced by nothing (docs/theory/mixtures.md, section 8); Poisson
+and none under all.
 """
 
 import math
@@ -21,10 +22,10 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import require_integer
 from dpsco_jax.privacy import curves
-from dpsco_jax.privacy.curves import mixtures, poisson, subsampling
+from dpsco_jax.privacy.curves import binomial, mixtures, poisson, subsampling
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded
 from dpsco_jax.privacy.orders import ORDERS
-from dpsco_jax.privacy.pld import mixture_pairs, pairs
+from dpsco_jax.privacy.pld import binomial_pairs, mixture_pairs, pairs
 
 _ADD = NeighboringRelation.ADD_OR_REMOVE_ONE
 _REPLACE = NeighboringRelation.REPLACE_ONE
@@ -166,6 +167,35 @@ class UsersSampled(Release):
 
 
 @dataclass(frozen=True)
+class ItemsSampled(Release):
+    """A Gaussian on items sampled one by one with q in (0, 1), of users with at most k ≥ 2 of them.
+
+    Attributes:
+        noise_multiplier: σ over the norm of what one item adds.
+        sampling_probability: q.
+        items_per_user: k.
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    items_per_user: int
+
+    symmetric: ClassVar[bool] = False
+    bounds_under: ClassVar = binomial.RELATIONS
+    relations: ClassVar = binomial.RELATIONS
+    sampling: ClassVar[str] = "Sampling of users' items one by one"
+    instead: ClassVar[str] = "ADD_OR_REMOVE_ONE or REPLACE_SPECIAL"
+
+    def loss(self) -> PrivacyLoss:
+        """The curve of a binomial number of items."""
+        return binomial.item_sampled_gaussian(*astuple(self))
+
+    def pair(self) -> pairs.Pair:
+        """A binomial mixture of Gaussians and one of them; its reverse is needed as well."""
+        return binomial_pairs.binomial_removed_gaussian(*astuple(self))
+
+
+@dataclass(frozen=True)
 class SampledWithoutReplacement(Release):
     """A Gaussian on a uniformly random set of ``batch_size`` records, not all; REPLACE_ONE."""
 
@@ -204,7 +234,7 @@ class ZeroConcentrated(Release):
         return PrivacyLoss(self.xi + self.rho * ORDERS, np.zeros(()))
 
 
-Sampled = UsersSampled | SampledWithoutReplacement
+Sampled = UsersSampled | ItemsSampled | SampledWithoutReplacement
 
 Composition = tuple[tuple[Release, int], ...]
 """Releases on the same records, each with how often it is made."""
@@ -242,6 +272,19 @@ def users_sampled(
     if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
         return UsersSampled(noise_multiplier, sampling_probability, cap)
     return gaussian(noise_multiplier)
+
+
+def items_sampled(
+    noise_multiplier: float, sampling_probability: float, items_per_user: int
+) -> Release:
+    """A Gaussian on items sampled with a probability in [0, 1], at most ``items_per_user`` of a user."""
+    if sampling_probability == 0.0:
+        return NOTHING
+    if items_per_user == 1:
+        return poisson_sampled(sampling_probability, noise_multiplier)
+    if sampling_probability < 1.0 and 0.0 < noise_multiplier < math.inf:
+        return ItemsSampled(noise_multiplier, sampling_probability, items_per_user)
+    return gaussian(noise_multiplier / items_per_user)
 
 
 def sampled_without_replacement(

@@ -38,11 +38,11 @@ from dpsco_jax.privacy.certified_noise import certified_noise_multiplier
 from dpsco_jax.privacy.curves import subsampling
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
-from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.loss import PrivacyLoss, epsilon, scale
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
+    PoissonItems,
     PoissonUsers,
     Proven,
     WithoutReplacement,

@@ -17,10 +17,10 @@ from dpsco_jax import _compensated
 from dpsco_jax._checks import require, require_mask, require_same_rows
 from dpsco_jax._redact import described
 from dpsco_jax.oracles.sampling import Draw
-from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
+    PoissonItems,
     PoissonUsers,
     WithoutReplacement,
     WithReplacement,

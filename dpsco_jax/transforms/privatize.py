@@ -42,10 +42,10 @@ from dpsco_jax._checks import require, require_instance, require_key, require_po
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
-from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
+    PoissonItems,
     PoissonUsers,
     Proven,
     WithoutReplacement,

@@ -3,7 +3,7 @@
 from tests.mutation import Fault, rows
 
 _CURVE = "privacy/curves/binomial.py"
-_KINDS = "privacy/_item_kinds.py"
+_KINDS = "privacy/_kinds.py"
 _READ = "privacy/dp_accounting/_translation.py"
 _MEAN = "solvers/user_level/item_sampled_sgd.py"
 _CHOICE = "solvers/user_level/sampling_choice.py"
@@ -25,9 +25,9 @@ FAULTS = (
     Fault("items: orders next to one are rounded before one is taken off", _CURVE, "parts = parts + 0.5 * above_one * distance**2", "parts = parts + 0.5 * (order - 1.0) * distance**2", _PRIVACY),
     Fault("items: any noise will do for squares", _CURVE, "_LEAST_NOISE = 1e4", "_LEAST_NOISE = 0.0", _PRIVACY),
     Fault("items: the curve of a user who is replaced", _CURVE, 'require_relation("relation", relation, RELATIONS)', 'require_relation("relation", relation)', _PRIVACY),
-    Fault("items: the pair is taken for its own reverse", _KINDS, "symmetric: ClassVar[bool] = False", "symmetric: ClassVar[bool] = True", _PRIVACY),
-    Fault("items: all of them drawn count as one", _KINDS, "return _kinds.gaussian(noise_multiplier / items_per_user)", "return _kinds.gaussian(noise_multiplier)", _PRIVACY),
-    Fault("items: a certificate of a user who is replaced", _KINDS, "if relation not in binomial.RELATIONS:", "if False:", _PRIVACY),
+    Fault("items: the pair is taken for its own reverse", _KINDS, "symmetric: ClassVar[bool] = False\n    bounds_under: ClassVar = binomial", "symmetric: ClassVar[bool] = True\n    bounds_under: ClassVar = binomial", _PRIVACY),
+    Fault("items: all of them drawn count as one", _KINDS, "return gaussian(noise_multiplier / items_per_user)", "return gaussian(noise_multiplier)", _PRIVACY),
+    Fault("items: a certificate of a user who is replaced", _KINDS, "    relations: ClassVar = binomial.RELATIONS", "    relations: ClassVar = tuple(NeighboringRelation)", _PRIVACY),
     Fault("items: a rate below that of the event", _READ, "above).max()) * (1 + 1e-12)", "above).min()) * (1 - 1e-8)", _PRIVACY),
     Fault("items: chances that are not binomial are read as if they were", _READ, "near = whole and np.allclose(above, passed, rtol=1e-6, atol=1e-12)", "near = whole", _PRIVACY),
     Fault("items: charged as users of one item", _MEAN, "PoissonItems(batch / slots, items)", "PoissonItems(batch / slots, 1)", (*_SOLVER, *_ROW)),

@@ -110,7 +110,7 @@ FAULTS = (
     Fault("with replacement: no failure", "privacy/curves/subsampling.py", "return xp.where(kept, xp.stack(chances, axis=-1), 0.0), failure", "return xp.where(kept, xp.stack(chances, axis=-1), 0.0), 0.0 * failure", ("tests/privacy/test_subsampling.py",)),
     Fault("Gaussians of a certificate: precisions not added", "privacy/_kinds.py", "math.fsum(count / sigma**2 for sigma, count in made)", "max(count / sigma**2 for sigma, count in made)", _CERTIFICATES),
     Fault("fixed size event, add or remove: not halved", "privacy/_kinds.py", "population_size, 0.5 * noise_multiplier)", "population_size, noise_multiplier)", _CERTIFICATES),
-    Fault("the pair of Poisson samples is called symmetric", "privacy/_kinds.py", "symmetric: ClassVar[bool] = False", "symmetric: ClassVar[bool] = True", ("tests/privacy/test_kinds.py", *_CERTIFICATES)),
+    Fault("the pair of Poisson samples is called symmetric", "privacy/_kinds.py", "symmetric: ClassVar[bool] = False\n    bounds_under: ClassVar = (_ADD", "symmetric: ClassVar[bool] = True\n    bounds_under: ClassVar = (_ADD", ("tests/privacy/test_kinds.py", *_CERTIFICATES)),
     Fault("samples of users with their units have a proof of presence", "privacy/_kinds.py", "relations: ClassVar = (_REPLACE, _SPECIAL)", "relations: ClassVar = (_REPLACE, _ADD)", ("tests/privacy/test_mixtures.py",)),
     Fault("samples of fixed size have a proof under removal to nothing", "privacy/_kinds.py", "relations: ClassVar = (_REPLACE, _ADD)", "relations: ClassVar = (_REPLACE, _ADD, _SPECIAL)", ("tests/privacy/test_kinds.py", *_CERTIFICATES)),
     Fault("certificate of the least part", "privacy/certificates.py", "epsilon, accountant = max(", "epsilon, accountant = min(", _CERTIFICATES),

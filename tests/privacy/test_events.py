@@ -18,7 +18,7 @@ from dp_accounting import (
     SelfComposedDpEvent,
 )
 
-from dpsco_jax.privacy import _item_kinds, _kinds, certificate
+from dpsco_jax.privacy import _kinds, certificate
 from dpsco_jax.privacy.dp_accounting import _translation, events
 from dpsco_jax.privacy.dp_accounting.compositions import compositions
 
@@ -189,7 +189,7 @@ def test_events_are_the_same_after_a_way_through_tuples():
     kinds = [
         _kinds.Approximate(0.5, 1e-3),
         _kinds.Gaussian(2.0),
-        _item_kinds.ItemsSampled(2.0, 0.1, 3),
+        _kinds.ItemsSampled(2.0, 0.1, 3),
         _kinds.Laplace(2.0),
         _kinds.NonPrivate(),
         _kinds.PoissonSampled(0.1, 2.0),

@@ -13,7 +13,7 @@ from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
 from dpsco_jax import privacy
-from dpsco_jax.privacy import ORDERS, PoissonItems, _item_kinds, pld
+from dpsco_jax.privacy import ORDERS, PoissonItems, _kinds, pld
 from dpsco_jax.privacy.curves import binomial
 from dpsco_jax.privacy.dp_accounting import _translation, events
 from dpsco_jax.privacy.pld import binomial_pairs, pairs
@@ -264,6 +264,6 @@ def test_a_user_who_is_replaced_has_no_proof_here():
         scheme.gaussian_release(2.0, REPLACE)
     with pytest.raises(ValueError, match="REPLACE_ONE"):
         privacy.certificate(scheme.gaussian_event(2.0), 1e-5, REPLACE)
-    made = _item_kinds.ItemsSampled(2.0, 0.1, 3)
+    made = _kinds.ItemsSampled(2.0, 0.1, 3)
     assert REPLACE not in made.bounds_under
     assert not made.symmetric

@@ -20,7 +20,6 @@ from dpsco_jax.privacy import (
     PoissonItems,
     PoissonUsers,
     WithoutReplacement,
-    _item_kinds,
     _kinds,
     accountants,
     certificate,
@@ -38,8 +37,8 @@ SPECIAL = NeighboringRelation.REPLACE_SPECIAL
 KINDS = {
     _kinds.Approximate(0.5, 1e-7): REPLACE,
     _kinds.Gaussian(2.0): SPECIAL,
-    _item_kinds.ItemsSampled(2.0, 0.1, 3): ADD,
-    _item_kinds.ItemsSampled(2.0, 1 / 3, 40): SPECIAL,
+    _kinds.ItemsSampled(2.0, 0.1, 3): ADD,
+    _kinds.ItemsSampled(2.0, 1 / 3, 40): SPECIAL,
     _kinds.Laplace(2.0): ADD,
     _kinds.NonPrivate(): REPLACE,
     _kinds.PoissonSampled(0.1, 2.0): ADD,

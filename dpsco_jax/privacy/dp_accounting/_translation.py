@@ -30,7 +30,7 @@ from dpsco_jax._checks import (
     require_multiplier,
     require_probability,
 )
-from dpsco_jax.privacy import _item_kinds, _kinds
+from dpsco_jax.privacy import _kinds
 from dpsco_jax.privacy.curves import _mixture_sum
 from dpsco_jax.privacy.dp_accounting.events import (
     ApproximateDpEvent,
@@ -105,13 +105,13 @@ def _users(event: UserSampledDpEvent, relation: NeighboringRelation) -> _kinds.R
 
 
 def _mixture(event: MixtureOfGaussiansDpEvent, relation: NeighboringRelation) -> _kinds.Release:
-    _item_kinds.require_proof(relation, lambda: event)
+    _kinds.require_proof(_kinds.ItemsSampled, relation, lambda: event)
     numbers = event.sensitivities, event.sampling_probs
     places, chances = (np.asarray(each, np.float64) for each in numbers)
     good = 2 <= len(places) == len(chances) and np.array_equal(places, np.arange(len(places)))
     require(good, "sensitivities", event.sensitivities, f"0, 1, ..., k, in {event!r}")
     sigma = _multiplier(event, event.standard_deviation)
-    return _item_kinds.items_sampled(sigma, _rate(event, chances), len(places) - 1)
+    return _kinds.items_sampled(sigma, _rate(event, chances), len(places) - 1)
 
 
 def _rate(event: MixtureOfGaussiansDpEvent, chances: np.ndarray) -> float:
@@ -179,7 +179,7 @@ _EVENTS: dict[type, Callable[[Any], DpEvent]] = {
         if r.cap == 1.0
         else UserSampledDpEvent(r.sampling_probability, r.cap, GaussianDpEvent(r.noise_multiplier))
     ),
-    _item_kinds.ItemsSampled: lambda r: item_sampled_gaussian(
+    _kinds.ItemsSampled: lambda r: item_sampled_gaussian(
         r.noise_multiplier, r.sampling_probability, r.items_per_user
     ),
     _kinds.ZeroConcentrated: lambda r: ZCDpEvent(r.rho, r.xi),

@@ -50,8 +50,8 @@ from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._argument_kinds import Count, Kind, Positive
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import sampling, user_gradients
-from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.releases import GaussianSteps
+from dpsco_jax.privacy.sampling import PoissonItems
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData

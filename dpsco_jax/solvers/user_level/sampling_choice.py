@@ -41,9 +41,8 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Count, Kind, checked, one_of
-from dpsco_jax.privacy.item_sampling import PoissonItems
 from dpsco_jax.privacy.releases import GaussianSteps
-from dpsco_jax.privacy.sampling import Poisson
+from dpsco_jax.privacy.sampling import Poisson, PoissonItems
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _planning, plans
 

@@ -455,9 +455,9 @@ SCHEMES: dict[str, Any] = {
     "privacy.sampling.PoissonUsers.gaussian_loss": _users_loss,
     "privacy.sampling.PoissonUsers.gaussian_event": _users_event,
     "privacy.sampling.PoissonUsers.gaussian_release": _users_release,
-    "privacy.item_sampling.PoissonItems.gaussian_loss": _items_loss,
-    "privacy.item_sampling.PoissonItems.gaussian_event": _items_event,
-    "privacy.item_sampling.PoissonItems.gaussian_release": _items_release,
+    "privacy.sampling.PoissonItems.gaussian_loss": _items_loss,
+    "privacy.sampling.PoissonItems.gaussian_event": _items_event,
+    "privacy.sampling.PoissonItems.gaussian_release": _items_release,
     "privacy.sampling.FullBatch.gaussian_loss": _full_loss,
     "privacy.sampling.FullBatch.gaussian_event": _full_event,
     "privacy.sampling.FullBatch.gaussian_release": _full_release,
@@ -472,11 +472,11 @@ GOOD["privacy.sampling.Poisson.gaussian_release"]["relation"] = kinds.RELATION(_
 for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):
     GOOD[f"privacy.sampling.PoissonUsers.{_path}"]["cap"] = _CAP
 for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):
-    GOOD[f"privacy.item_sampling.PoissonItems.{_path}"] |= {
+    GOOD[f"privacy.sampling.PoissonItems.{_path}"] |= {
         "relation": kinds.RELATION(_ADD),
         "items_per_user": kinds.COUNT(3),
     }
-del GOOD["privacy.item_sampling.PoissonItems.gaussian_event"]["relation"]
+del GOOD["privacy.sampling.PoissonItems.gaussian_event"]["relation"]
 # A scheme draws as many users as it says: a float is none, even where it is a whole number.
 _DRAWN = Kind("integer >= 0", (5.0, *kinds.COUNT_OR_ZERO.bad))
 for _path in ("gaussian_loss", "gaussian_event", "gaussian_release"):

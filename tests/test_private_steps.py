@@ -11,13 +11,13 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import Budget, Problem, privacy, transforms
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.oracles import gradients, sampling
-from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import sgd
 from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
+from tests.support.tested import phase
 
 REPLACE = NeighboringRelation.REPLACE_ONE
 ADD_REMOVE = NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -169,20 +169,7 @@ def test_poisson_samples_are_redrawn_and_of_the_right_rate():
 
 def _outlier_removed(users, steps, **numbers):
     plan = {"threshold": 1.0, "test_epsilon": 400.0, "noise_stddev": 0.1} | numbers
-    releases = ConcentratedReleases(
-        population_size=users,
-        batch_size=users,
-        num_steps=steps,
-        test="stream",
-        selection="weighted",
-        relation=REPLACE,
-        keep_level=2 / 3,
-        core=0.7 * users,
-        coin_failure=0.0,
-        epsilon=1.0,
-        delta=1e-6,
-        **plan,
-    )
+    releases = phase(users, steps, **plan)
 
     def run(key, data):
         mean = transforms.outlier_removed_mean(releases, 0.5, key)

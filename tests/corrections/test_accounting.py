@@ -9,14 +9,9 @@ from scipy import optimize, stats
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.privacy.curves import tcdp
+from tests.support.gaussians import gaussian_delta
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
-
-
-def gaussian_delta(epsilon, distance):
-    """Hockey-stick divergence of two unit Gaussians at this distance (Balle and Wang 2018)."""
-    far = stats.norm.logcdf(-distance / 2 - epsilon / distance)
-    return stats.norm.cdf(distance / 2 - epsilon / distance) - np.exp(epsilon + far)
 
 
 def largest_distance(epsilon, delta):

@@ -11,14 +11,7 @@ from dpsco_jax.mechanisms import clustered_histogram, heavy_hitters
 from dpsco_jax.mechanisms.histogram_releases import calibrate_histogram
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.rates import element_level
-
-
-def _delta(epsilon, distance):
-    """δ of two unit Gaussians: the exact curve, written out."""
-    half, shift = distance / 2, epsilon / distance
-    return scipy.stats.norm.cdf(half - shift) - math.exp(epsilon) * scipy.stats.norm.cdf(
-        -half - shift
-    )
+from tests.support.gaussians import gaussian_delta
 
 
 def test_n1_two_items_in_one_cluster_are_further_apart_than_the_radius():
@@ -35,9 +28,9 @@ def test_n1_two_items_in_one_cluster_are_further_apart_than_the_radius():
     assert apart == pytest.approx(2**0.5 * radius, rel=1e-5)
     for epsilon, true in ((1.0, 4.3e-5), (3.0, 1.3e-4)):
         printed = element_level.gaussian_sigma_paper(epsilon, 1e-5) * radius
-        assert _delta(epsilon, apart / printed) == pytest.approx(true, rel=0.05)
+        assert gaussian_delta(epsilon, apart / printed) == pytest.approx(true, rel=0.05)
         releases = calibrate_histogram(1, clusters, radius, epsilon, 1e-5)
-        assert _delta(epsilon, apart / releases.noise_stddev[0]) <= 1e-5
+        assert gaussian_delta(epsilon, apart / releases.noise_stddev[0]) <= 1e-5
         # One item in each: the printed sensitivity is right, and nothing is paid beyond it.
         alone = calibrate_histogram(1, np.arange(2), radius, epsilon, 1e-5)
         np.testing.assert_allclose(releases.noise_stddev, 2**0.5 * alone.noise_stddev)
@@ -51,7 +44,9 @@ def test_n5_the_noise_of_a_mean_is_that_of_a_sum_over_n():
     # Printed: es(f)·noise on the average. It is private, n times over.
     printed = 2.0 * element_level.gaussian_sigma_paper(1.0, 1e-5)
     assert printed > 500 * mean.noise_stddev.max()
-    assert _delta(1.0, 2.0 / users / mean.noise_stddev.max()) == pytest.approx(1e-5, rel=1e-3)
+    assert gaussian_delta(1.0, 2.0 / users / mean.noise_stddev.max()) == pytest.approx(
+        1e-5, rel=1e-3
+    )
 
 
 def test_n6_a_user_moves_the_counts_by_more_than_sqrt_m():
@@ -66,7 +61,7 @@ def test_n6_a_user_moves_the_counts_by_more_than_sqrt_m():
     moved = np.linalg.norm(np.asarray(counts[0]) - np.asarray(counts[1]))
     assert moved == pytest.approx(heavy_hitters.user_level_sensitivity(m, d)) == pytest.approx(4.0)
     printed = math.sqrt(m) * element_level.gaussian_sigma_paper(1.0, 1e-5)
-    assert _delta(1.0, moved / printed) > 4e-5
+    assert gaussian_delta(1.0, moved / printed) > 4e-5
     # More items than half of all there are: 2m counts do not exist.
     assert heavy_hitters.user_level_sensitivity(80, d) == 10.0
 

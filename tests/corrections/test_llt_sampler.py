@@ -12,6 +12,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.rates import sampling
 from dpsco_jax.solvers.sampling import llt_sampler, rejection_oracle, zeroth_order
 from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted
+from tests.support.gaussians import gaussian_delta
 
 
 def test_the_law_of_the_mixture_is_tilted():
@@ -74,11 +75,6 @@ def test_the_printed_steps_of_the_tail_ask_for_a_smaller_step_size():
     assert holds(500, 864 / 12)
 
 
-def _delta(s, epsilon):
-    first = special.ndtr(s / 2 - epsilon / s)
-    return first - math.exp(epsilon) * special.ndtr(-s / 2 - epsilon / s)
-
-
 def test_the_population_s_regularization_is_twice_the_printed_one():
     """X32: with μ as printed and G_Δ = G a draw has δ(1) = 1.6e-5 where 1e-6 is claimed; 1.2e-2 with G_Δ =
     2G.
@@ -88,9 +84,9 @@ def test_the_population_s_regularization_is_twice_the_printed_one():
     k = 1.0
     printed = k * max(log / (n * epsilon) ** 2, 1 / (n * dim))
     s = math.sqrt(k / printed) / n
-    assert math.isclose(_delta(s, epsilon), 1.6e-5, rel_tol=0.05)
-    assert math.isclose(_delta(2 * s, epsilon), 1.2e-2, rel_tol=0.05)
-    assert _delta(sampling.gdp_of_draw(k, 2 * 4 * printed, n, 2.0), epsilon) <= delta
+    assert math.isclose(gaussian_delta(epsilon, s), 1.6e-5, rel_tol=0.05)
+    assert math.isclose(gaussian_delta(epsilon, 2 * s), 1.2e-2, rel_tol=0.05)
+    assert gaussian_delta(epsilon, sampling.gdp_of_draw(k, 2 * 4 * printed, n, 2.0)) <= delta
     with jax.enable_x64(True):
         plan = zeroth_order.plan(
             Problem(losses.absolute(1.0), num_users=4, dim=1, distance=1.0),
@@ -100,7 +96,7 @@ def test_the_population_s_regularization_is_twice_the_printed_one():
             draw_anyway=True,
         )
         k, mu = float(plan.inverse_temperature), float(plan.regularization)
-        assert _delta(2 * math.sqrt(k / mu) / 4, 0.5) <= 1e-3
+        assert gaussian_delta(0.5, 2 * math.sqrt(k / mu) / 4) <= 1e-3
         assert plan.certificate().epsilon <= 0.5
         # Half of that μ, and half again for G_Δ = G: the certificate tells.
         wrong = plan.__class__(**{**vars(plan), "regularization": mu / 8})

@@ -6,17 +6,11 @@ import math
 import jax
 import numpy as np
 import pytest
-from scipy import special
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers.sampling import regularized
-
-
-def gaussian_delta(epsilon, distance):
-    """Hockey-stick divergence of two unit Gaussians at this distance (Balle and Wang 2018)."""
-    far = epsilon + special.log_ndtr(-distance / 2 - epsilon / distance)
-    return special.ndtr(distance / 2 - epsilon / distance) - math.exp(far)
+from tests.support.gaussians import gaussian_delta
 
 
 def printed(n, dim, epsilon, delta, lipschitz, theta):

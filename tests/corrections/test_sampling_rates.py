@@ -10,11 +10,7 @@ from scipy import stats
 from dpsco_jax.geometry import lp
 from dpsco_jax.problems import value_instances
 from dpsco_jax.rates import norms, sampling, sampling_tables, value_queries
-
-
-def gdp_delta(epsilon, s):
-    normal = stats.norm.cdf
-    return normal(s / 2 - epsilon / s) - math.exp(epsilon) * normal(-s / 2 - epsilon / s)
+from tests.support.gaussians import gaussian_delta
 
 
 def true_gdp(k, mu, n, lipschitz):
@@ -29,12 +25,12 @@ def test_differences_of_losses_have_twice_the_lipschitz_constant():
     mu = g * math.sqrt(2 * d * log) / (math.sqrt(theta) * n)
     spent = true_gdp(k, mu, n, g)
     assert spent == pytest.approx(0.390, abs=1e-3)
-    assert gdp_delta(1.0, spent) == pytest.approx(1.05e-3, rel=0.01)
+    assert gaussian_delta(1.0, spent) == pytest.approx(1.05e-3, rel=0.01)
     # Ours says what it is, and plans for it.
     assert sampling.gdp_of_draw(k, mu, n, 2 * g) == pytest.approx(spent, rel=1e-14)
     draw = sampling.erm(0.2367, n, d, 2 * g, theta)
     assert true_gdp(draw.inverse_temperature, draw.regularization, n, g) == pytest.approx(0.2367)
-    assert gdp_delta(1.0, 0.2367) <= 1.002e-6
+    assert gaussian_delta(1.0, 0.2367) <= 1.002e-6
 
 
 def test_the_population_parameters_of_proposition_5_5_6_lack_a_factor_two():
@@ -42,8 +38,8 @@ def test_the_population_parameters_of_proposition_5_5_6_lack_a_factor_two():
     k = 50.0
     mu = g**2 * k * max(log / n**2, 1 / (n * d))
     printed = g * math.sqrt(k) / (n * math.sqrt(mu))
-    assert gdp_delta(1.0, printed) == pytest.approx(1.6e-5, rel=0.03)
-    assert gdp_delta(1.0, true_gdp(k, mu, n, g)) == pytest.approx(1.2e-2, rel=0.03)
+    assert gaussian_delta(1.0, printed) == pytest.approx(1.6e-5, rel=0.03)
+    assert gaussian_delta(1.0, true_gdp(k, mu, n, g)) == pytest.approx(1.2e-2, rel=0.03)
     # Ours: μ = G_Δ²k·max(1/(s²n²), 1/(2nd)).
     draw = sampling.thrifty_sco(0.2367, n, d, g, 2 * g, 0.5)
     slope = 4 * draw.inverse_temperature * max(1 / (0.2367 * n) ** 2, 1 / (2 * n * d))

@@ -2,11 +2,11 @@
 
 import jax
 import numpy as np
-import scipy.stats
 
 from dpsco_jax import transforms
 from dpsco_jax.geometry import subspaces
 from dpsco_jax.privacy.ledger import privacy_spent
+from tests.support.gaussians import gaussian_delta
 
 USERS = 100
 
@@ -42,19 +42,11 @@ def test_g8_components_of_private_gradients_are_private_data():
     # Noise for (1, 1e-5)-DP of the printed sensitivity: the two are told apart with certainty.
     multiplier = 3.731
     noise = multiplier * float(printed.sensitivity)
-    assert _delta(1.0, 1 / multiplier) <= 1e-5
-    assert _delta(1.0, moved / noise) > 0.999
+    assert gaussian_delta(1.0, 1 / multiplier) <= 1e-5
+    assert gaussian_delta(1.0, moved / noise) > 0.999
     release = transforms.privatize(ours, jax.random.key(0), multiplier)
     rows, params = np.ones((USERS, 3), np.float32), np.zeros(3, np.float32)
     spent = privacy_spent(
         jax.jit(lambda u, p: release.update(u, release.init(p), p)[1])(rows, params)
     )
     assert np.all(np.isinf(spent.rdp))
-
-
-def _delta(epsilon, distance):
-    """The privacy curve of two unit Gaussians at a distance (Balle and Wang 2018)."""
-    normal = scipy.stats.norm.cdf
-    return normal(distance / 2 - epsilon / distance) - np.exp(epsilon) * normal(
-        -distance / 2 - epsilon / distance
-    )

@@ -69,13 +69,6 @@ def test_halting_time(below, margin):
         assert np.all(np.sum(above, axis=1) == halted[:, -1])
 
 
-def test_threshold_noise_is_drawn_once():
-    # Queries at the threshold: all of 1, 2, 3 pass with probability 1/2, 7/24, 3/16; with a threshold
-    # drawn anew at each query it would be 1/2, 1/4, 1/8.
-    law = halting_law(0.0, 3, 1.0, 2.0)
-    np.testing.assert_allclose(1 - np.cumsum(law[:3]), [1 / 2, 7 / 24, 3 / 16], atol=1e-4)
-
-
 @pytest.mark.parametrize("margin", [-20.0, 0.0, 5.0, 100.0])
 def test_halting_laws_of_neighbours(margin):
     # All queries moved the same way by the sensitivity cost ε/2 in the halting time, reached at 0.

@@ -34,17 +34,6 @@ def _jitted():
     return jax.jit(chex.assert_max_traces(everything, n=1))
 
 
-def _grid_of_10_000():
-    axes = np.meshgrid(
-        np.geomspace(0.3, 300.0, 10),
-        np.geomspace(1e-5, 1.0, 10),
-        np.rint(np.geomspace(1.0, 1e6, 10)),
-        np.geomspace(1e-12, 0.1, 10),
-        indexing="ij",
-    )
-    return [np.float32(axis.ravel()) for axis in axes]
-
-
 def _relative_error(value: float, exact: mp.mpf) -> float:
     return float((mp.mpf(float(value)) - exact) / exact)
 
@@ -126,6 +115,8 @@ def test_float32_in_jit_is_never_below_the_host():
     rdp, exact, spent = (
         np.asarray(x) for x in _jitted()(*map(jnp.asarray, (sigma, q, steps, delta)))
     )
+    assert np.all(np.isfinite(rdp) & (rdp > 0))
+    assert np.all(np.isfinite(spent) & (spent >= 0))
     some = slice(0, 400)
     args = [np.float64(x[some]) for x in (sigma, q)]
     host, host_exact = poisson_subsampled_gaussian(*args), is_exact(*args)
@@ -140,23 +131,6 @@ def test_float32_in_jit_is_never_below_the_host():
     assert np.all(spent[some] >= expected * (1 - 1e-5))
     tight = expected > 1e-3
     assert np.all(spent[some][tight] <= expected[tight] * 1.01)
-
-
-def test_ten_thousand_ordinary_configurations_in_one_call():
-    sigma, q, steps, delta = _grid_of_10_000()
-    rdp, _, spent = (np.asarray(x) for x in _jitted()(*map(jnp.asarray, (sigma, q, steps, delta))))
-    assert np.all(np.isfinite(rdp))
-    assert np.all(np.isfinite(spent))
-    assert np.all(rdp > 0)
-    assert np.all(spent >= 0)
-    unsampled = privacy.scale(privacy.gaussian(np.float64(sigma)), np.float64(steps))
-    limit = privacy.epsilon(unsampled, np.float64(delta))
-    assert np.all(spent <= limit * (1 + 1e-4) + 1e-6)
-    grid = spent.reshape(10, 10, 10, 10)
-    slack = 1e-4 * grid + 1e-6
-    for axis, sign in ((0, -1), (1, 1), (2, 1), (3, -1)):
-        rise = sign * np.diff(grid, axis=axis)
-        assert np.all(rise >= -np.delete(slack, 0, axis=axis)), axis
 
 
 def test_monotone_in_noise_and_rate_on_the_host():

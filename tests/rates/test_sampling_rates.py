@@ -12,6 +12,7 @@ from dpsco_jax.rates import (
     sampling_printed,
     sampling_tables,
 )
+from tests.support.gaussians import gaussian_delta
 
 SETTINGS = [
     # s, n, d, G, G_Δ, Θ
@@ -142,7 +143,7 @@ def test_which_printed_parameters_are_private():
 
     def ratio(theorem, epsilon, delta, diff):
         draw = sampling_printed.printed(theorem, 100, 10**4, epsilon, delta, 1.0, 0.5, diff)
-        return gdp_delta(epsilon, draw.gdp) / delta
+        return gaussian_delta(epsilon, draw.gdp) / delta
 
     for epsilon, delta in ((0.05, 1e-3), (0.09, 1e-6)):
         for theorem in ("3.6.4", "3.6.9"):
@@ -172,17 +173,12 @@ def test_deviations_of_one_draw():
 
 def exact_rate(p, n, d, epsilon, delta, slope, diameter, population, columns=None):
     """2·G_Δ√(dΘ)/(sn) and its kin, from the exact curve at half of δ, with R = D."""
-    s = optimize.brentq(lambda s: gdp_delta(epsilon, s) - delta / 2, 1e-9, 50.0, xtol=1e-14)
+    s = optimize.brentq(lambda s: gaussian_delta(epsilon, s) - delta / 2, 1e-9, 50.0, xtol=1e-14)
     side, entries = (d, d) if columns is None else (columns, d * columns)
     theta = norms.regularizer_range(p, side, diameter)
     if population:
         return sampling.sco(s, n, entries, slope, slope, theta).risk
     return sampling.erm(s, n, entries, slope, theta).risk
-
-
-def gdp_delta(epsilon, s):
-    normal = stats.norm.cdf
-    return normal(s / 2 - epsilon / s) - math.exp(epsilon) * normal(-s / 2 - epsilon / s)
 
 
 @pytest.mark.parametrize("population", [False, True])

@@ -16,7 +16,7 @@ from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms import correlated_noise
 from dpsco_jax.mechanisms.winsorized import winsorized_releases
-from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
+from tests.support.tested import phase
 
 NUM_USERS = 6
 
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     Attributes:
         name: what the tests call it.
         make: the factory, a function of its numeric hyper-parameters by name.
-        numbers: two settings of all of them; every one of them may be traced.
+        settings: two values of each of them; every one of them may be traced.
         per_user: whether updates have a leading axis of users.
         private: whether the state holds a ledger.
         keeps_dtype: whether updates come back in their own dtype (aggregates: at least float32).
@@ -49,11 +49,16 @@ class Row(NamedTuple):
 
     name: str
     make: Callable[..., Any]
-    numbers: tuple[dict[str, float], dict[str, float]]
+    settings: dict[str, tuple[float, float]]
     per_user: bool = False
     private: bool = False
     keeps_dtype: bool = True
     charged_at_once: bool = False
+
+    @property
+    def numbers(self) -> tuple[dict[str, float], ...]:
+        """The first of all settings, and the second."""
+        return tuple({name: two[i] for name, two in self.settings.items()} for i in (0, 1))
 
 
 def _ridge(point: Any, step: Any) -> Any:
@@ -65,14 +70,8 @@ def _privatize(noise_multiplier, clip_norm, num_users):
     return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
 
 
-def _privatize_layers(noise_multiplier, clip_norm):
-    """Made anew for each set of parameters: a clip norm for every leaf of them."""
-
-    def of(params):
-        bounds = jax.tree.map(lambda leaf: clip_norm, params)
-        aggregate = transforms.clipped_mean(bounds, NUM_USERS, microbatch_size=4)
-        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
-
+def _made_anew(of):
+    """A transformation that depends on the parameters, as one that does not."""
     of(jnp.zeros(3))
     return optax.GradientTransformationExtraArgs(
         lambda params: of(params).init(params),
@@ -80,8 +79,19 @@ def _privatize_layers(noise_multiplier, clip_norm):
     )
 
 
+def _privatize_layers(noise_multiplier, clip_norm):
+    """A clip norm for every leaf."""
+
+    def of(params):
+        bounds = jax.tree.map(lambda leaf: clip_norm, params)
+        aggregate = transforms.clipped_mean(bounds, NUM_USERS, microbatch_size=4)
+        return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
+
+    return _made_anew(of)
+
+
 def _privatize_projected(noise_multiplier, clip_norm):
-    """Made anew for the size of each set of parameters: a basis has a row for every number."""
+    """A basis has a row for every number."""
 
     def of(params):
         dim = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -90,11 +100,7 @@ def _privatize_projected(noise_multiplier, clip_norm):
         aggregate = transforms.project_subspace(aggregate, basis, provenance="public")
         return transforms.privatize(aggregate, jax.random.key(0), noise_multiplier)
 
-    of(jnp.zeros(3))
-    return optax.GradientTransformationExtraArgs(
-        lambda params: of(params).init(params),
-        lambda updates, state, params=None, **extra: of(params).update(updates, state, **extra),
-    )
+    return _made_anew(of)
 
 
 def _privatize_poisson(noise_multiplier, clip_norm, probability):
@@ -130,21 +136,8 @@ def _halt_when(noise_multiplier, limit):
 
 
 def _outlier_removed_mean(radius):
-    releases = ConcentratedReleases(
-        population_size=NUM_USERS,
-        batch_size=NUM_USERS,
-        num_steps=4,
-        test="stream",
-        selection="weighted",
-        relation=NeighboringRelation.REPLACE_ONE,
-        keep_level=0.6,
-        threshold=4.0,
-        core=4.0,
-        test_epsilon=40.0,
-        coin_failure=0.0,
-        noise_stddev=0.01,
-        epsilon=60.0,
-        delta=1e-3,
+    releases = phase(
+        *(NUM_USERS, 4, 4.0), keep_level=0.6, core=4.0, test_epsilon=40.0, noise_stddev=0.01
     )
     return transforms.outlier_removed_mean(releases, radius, jax.random.key(0))
 
@@ -157,7 +150,7 @@ def _private_ac_sa(noise_multiplier, smoothness):
 
 
 def _winsorized_mean(bound, noise_multiplier):
-    """Made anew for the size of each set of parameters: the releases know their dimension."""
+    """The releases know their dimension."""
 
     def of(params):
         dim = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -180,18 +173,18 @@ def _winsorized_mean(bound, noise_multiplier):
         )
         return transforms.winsorized_mean(releases, jax.random.key(0))
 
-    of(jnp.zeros(3))
-    return optax.GradientTransformationExtraArgs(
-        lambda params: of(params).init(params),
-        lambda updates, state, params=None, **extra: of(params).update(updates, state, **extra),
-    )
+    return _made_anew(of)
 
+
+NOISY = {"noise_multiplier": (2.0, 0.5), "clip_norm": (1.0, 0.3)}
+USERS = {"num_users": (6.0, 8.0)}
+OF_USERS = {"per_user": True, "private": True}
 
 ROWS = [
     Row(
         "clipped_sum",
         lambda clip_norm: transforms.clipped_sum(clip_norm),
-        ({"clip_norm": 1.0}, {"clip_norm": 0.3}),
+        {"clip_norm": (1.0, 0.3)},
         per_user=True,
         keeps_dtype=False,
     ),
@@ -200,109 +193,51 @@ ROWS = [
         lambda clip_norm, num_users: transforms.clipped_mean(
             clip_norm, num_users, microbatch_size=4
         ),
-        ({"clip_norm": 1.0, "num_users": 6.0}, {"clip_norm": 0.3, "num_users": 8.0}),
+        {"clip_norm": (1.0, 0.3), **USERS},
         per_user=True,
         keeps_dtype=False,
     ),
-    Row(
-        "privatize",
-        _privatize,
-        (
-            {"noise_multiplier": 2.0, "clip_norm": 1.0, "num_users": 6.0},
-            {"noise_multiplier": 0.5, "clip_norm": 0.3, "num_users": 8.0},
-        ),
-        per_user=True,
-        private=True,
-    ),
-    Row(
-        "privatize, Poisson",
-        _privatize_poisson,
-        (
-            {"noise_multiplier": 2.0, "clip_norm": 1.0, "probability": 0.1},
-            {"noise_multiplier": 0.5, "clip_norm": 0.3, "probability": 0.5},
-        ),
-        per_user=True,
-        private=True,
-    ),
-    Row(
-        "privatize, per layer",
-        _privatize_layers,
-        (
-            {"noise_multiplier": 2.0, "clip_norm": 1.0},
-            {"noise_multiplier": 0.5, "clip_norm": 0.3},
-        ),
-        per_user=True,
-        private=True,
-    ),
-    Row(
-        "privatize, projected",
-        _privatize_projected,
-        (
-            {"noise_multiplier": 2.0, "clip_norm": 1.0},
-            {"noise_multiplier": 0.5, "clip_norm": 0.3},
-        ),
-        per_user=True,
-        private=True,
-    ),
-    Row(
-        "privatize, correlated",
-        _privatize_correlated,
-        (
-            {"noise_multiplier": 2.0, "clip_norm": 1.0},
-            {"noise_multiplier": 0.5, "clip_norm": 0.3},
-        ),
-        per_user=True,
-        private=True,
-    ),
+    Row("privatize", _privatize, {**NOISY, **USERS}, **OF_USERS),
+    Row("privatize, Poisson", _privatize_poisson, {**NOISY, "probability": (0.1, 0.5)}, **OF_USERS),
+    Row("privatize, per layer", _privatize_layers, NOISY, **OF_USERS),
+    Row("privatize, projected", _privatize_projected, NOISY, **OF_USERS),
+    Row("privatize, correlated", _privatize_correlated, NOISY, **OF_USERS),
     Row(
         "centred_clip",
         _centred_clip,
-        (
-            {
-                "radius": 1.0,
-                "num_users": 6.0,
-                "centre_rate": 1.0,
-                "quantile": 0.5,
-                "quantile_rate": 0.5,
-            },
-            {
-                "radius": 0.3,
-                "num_users": 8.0,
-                "centre_rate": 0.1,
-                "quantile": 0.9,
-                "quantile_rate": 0.2,
-            },
-        ),
-        per_user=True,
-        private=True,
+        {
+            "radius": (1.0, 0.3),
+            **USERS,
+            "centre_rate": (1.0, 0.1),
+            "quantile": (0.5, 0.9),
+            "quantile_rate": (0.5, 0.2),
+        },
+        **OF_USERS,
     ),
     Row(
         "account",
         lambda epsilon: transforms.account(
             privacy.pure_dp(epsilon), NeighboringRelation.REPLACE_ONE
         ),
-        ({"epsilon": 0.1}, {"epsilon": 2.0}),
+        {"epsilon": (0.1, 2.0)},
         private=True,
     ),
     Row(
         "project",
         lambda radius: transforms.project(domains.ball(radius)),
-        ({"radius": 0.5}, {"radius": 3.0}),
+        {"radius": (0.5, 3.0)},
     ),
     Row(
         "average",
         lambda decay_power: transforms.average(decay_power),
-        ({"decay_power": 0.0}, {"decay_power": 2.5}),
+        {"decay_power": (0.0, 2.5)},
     ),
     Row(
         "ac_sa",
         lambda smoothness, strong_convexity, radius: transforms.ac_sa(
             smoothness, strong_convexity, domains.ball(radius), _ridge
         ),
-        (
-            {"smoothness": 2.0, "strong_convexity": 0.0, "radius": 1.0},
-            {"smoothness": 5.0, "strong_convexity": 0.7, "radius": 9.0},
-        ),
+        {"smoothness": (2.0, 5.0), "strong_convexity": (0.0, 0.7), "radius": (1.0, 9.0)},
     ),
     Row(
         "restart_every",
@@ -311,39 +246,29 @@ ROWS = [
             2,
             transforms.ac_sa_eval_params,
         ),
-        ({"smoothness": 2.0, "radius": 1.0}, {"smoothness": 5.0, "radius": 9.0}),
+        {"smoothness": (2.0, 5.0), "radius": (1.0, 9.0)},
     ),
     Row(
-        "halt_when",
-        _halt_when,
-        ({"noise_multiplier": 0.1, "limit": 100.0}, {"noise_multiplier": 1.0, "limit": 0.5}),
-        per_user=True,
-        private=True,
+        "halt_when", _halt_when, {"noise_multiplier": (0.1, 1.0), "limit": (100.0, 0.5)}, **OF_USERS
     ),
     Row(
         "winsorized_mean",
         _winsorized_mean,
-        ({"bound": 1.0, "noise_multiplier": 1.0}, {"bound": 2.0, "noise_multiplier": 4.0}),
-        per_user=True,
-        private=True,
+        {"bound": (1.0, 2.0), "noise_multiplier": (1.0, 4.0)},
+        **OF_USERS,
     ),
     Row(
         "outlier_removed_mean",
         _outlier_removed_mean,
-        ({"radius": 30.0}, {"radius": 0.01}),
-        per_user=True,
-        private=True,
+        {"radius": (30.0, 0.01)},
         charged_at_once=True,
+        **OF_USERS,
     ),
     Row(
         "private ac_sa",
         _private_ac_sa,
-        (
-            {"noise_multiplier": 1.0, "smoothness": 2.0},
-            {"noise_multiplier": 4.0, "smoothness": 7.0},
-        ),
-        per_user=True,
-        private=True,
+        {"noise_multiplier": (1.0, 4.0), "smoothness": (2.0, 7.0)},
+        **OF_USERS,
     ),
 ]
 

@@ -17,7 +17,7 @@ from dpsco_jax.oracles import ghost, gradients, sampling
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from tests.support.good_calls import mechanisms
-from tests.transforms.test_outlier_removed_mean import phase
+from tests.support.tested import phase
 
 ADD_REMOVE, REPLACE = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
 SPECIAL = NeighboringRelation.REPLACE_SPECIAL

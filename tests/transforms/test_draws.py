@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
-from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
+from tests.support.tested import phase
 from tests.transforms import table
 
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -27,23 +27,8 @@ def fixed_size(relation):
     return release(privacy.WithoutReplacement(40, 4), relation)
 
 
-def phase(batch_size):
-    releases = ConcentratedReleases(
-        population_size=6,
-        batch_size=batch_size,
-        num_steps=4,
-        test="stream",
-        selection="weighted",
-        relation=REPLACE,
-        keep_level=0.6,
-        threshold=4.0,
-        core=4.0,
-        test_epsilon=40.0,
-        coin_failure=0.0,
-        noise_stddev=0.01,
-        epsilon=60.0,
-        delta=1e-3,
-    )
+def tested(batch_size):
+    releases = phase(6, 4, 4.0, batch_size=batch_size, core=4.0)
     return transforms.outlier_removed_mean(releases, 1.0, jax.random.key(0))
 
 
@@ -89,9 +74,9 @@ def test_what_may_stand_beside_a_sampled_release():
     assert not spent_at_start(amplified, test)
     assert not spent_at_start(fixed_size(ADD_REMOVE), test)
     exact = transforms.account(privacy.pure_dp(0.1), REPLACE)
-    assert spent_at_start(exact, release(FULL, REPLACE, seed=1), phase(6))
+    assert spent_at_start(exact, release(FULL, REPLACE, seed=1), tested(6))
     assert not spent_at_start(fixed_size(REPLACE), exact)
-    assert not spent_at_start(phase(3), exact)
+    assert not spent_at_start(tested(3), exact)
     with pytest.raises(ValueError, match="ADD_OR_REMOVE_ONE and REPLACE_ONE"):
         spent_at_start(release(POISSON, ADD_REMOVE), exact)
 
@@ -118,7 +103,7 @@ def test_nothing_that_releases_stands_behind_a_halt():
     rest = optax.chain(release(FULL, REPLACE), optax.sgd(0.1))
     for held in (rest, transforms.account(privacy.pure_dp(0.1), REPLACE)):
         with pytest.raises(ValueError, match="rest must be without both"):
-            transforms.until_halted(phase(6), held).init(PARAMS)
+            transforms.until_halted(tested(6), held).init(PARAMS)
 
 
 @pytest.mark.parametrize("row", [r for r in table.ROWS if r.private], ids=lambda row: row.name)

@@ -4,19 +4,17 @@ The worst pairs known use up a fraction of the proven sensitivity only, so an au
 many times too small, not noise that is half: the exact tests of the mechanism carry the proof.
 """
 
+import dataclasses
 from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import pytest
-from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.mechanisms import sparse_vector
-from dpsco_jax.privacy.concentrated.threshold_phase import (
-    ConcentratedReleases,
-    calibrate_concentrated,
-)
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
+from tests.support.tested import phase
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +30,7 @@ def line(moved, *groups):
 def learned(releases, data, neighbour, delta, runs=200_000, score="sum"):
     """A lower bound on ε from what a whole phase releases; batches are ``[steps, users, 1]``."""
 
-    def phase(key, batches):
+    def run(key, batches):
         mean = transforms.outlier_removed_mean(releases, 1.0, key, anchor=None)
 
         def step(state, rows):
@@ -48,7 +46,7 @@ def learned(releases, data, neighbour, delta, runs=200_000, score="sum"):
 
     found = privacy.audit(
         jax.random.key(0),
-        phase,
+        run,
         data,
         neighbour,
         lambda value: value,
@@ -62,24 +60,11 @@ def learned(releases, data, neighbour, delta, runs=200_000, score="sum"):
 
 def by_hand(users, steps=1, **numbers):
     """A phase with keep level 2/3 and the sensitivity 24/N that goes with it."""
-    return ConcentratedReleases(
-        population_size=users,
-        batch_size=users,
-        num_steps=steps,
-        selection="weighted",
-        relation=NeighboringRelation.REPLACE_ONE,
-        keep_level=2 / 3,
-        core=2 / 3 * users + 1,
-        coin_failure=0.0,
-        epsilon=4.0,
-        delta=1e-5,
-        **numbers,
-    )
+    return phase(users, steps, core=2 / 3 * users + 1, epsilon=4.0, **numbers)
 
 
 def with_less_noise(releases, factor=20.0):
-    noise = releases.noise_stddev / factor
-    return ConcentratedReleases(**(vars(releases) | {"noise_stddev": noise}))
+    return dataclasses.replace(releases, noise_stddev=releases.noise_stddev / factor)
 
 
 def in_all_steps(rows, steps):

@@ -13,34 +13,11 @@ from scipy import stats
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
-from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from tests.support.compiled import OPTIMIZED
 from tests.support.replay import assert_no_leak
+from tests.support.tested import phase
 
 REPLACE = NeighboringRelation.REPLACE_ONE
-
-
-def phase(users=100, num_steps=3, threshold=80.0, **changes):
-    """A phase over everybody; by default tests that hardly err and little noise."""
-    numbers = {
-        "test": "stream",
-        "selection": "weighted",
-        "relation": REPLACE,
-        "keep_level": 2 / 3,
-        "core": 0.7 * users,
-        "test_epsilon": 20.0,
-        "coin_failure": 0.0,
-        "noise_stddev": 1e-3,
-        "epsilon": 30.0,
-        "delta": 1e-5,
-    }
-    return ConcentratedReleases(
-        population_size=users,
-        batch_size=users,
-        num_steps=num_steps,
-        threshold=threshold,
-        **{**numbers, **changes},
-    )
 
 
 def cluster(users=100, dim=4, centre=0.0, seed=0):

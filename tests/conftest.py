@@ -22,6 +22,7 @@ if os.environ.get("CHECK_TYPES"):
     skip_refused_by_checker()
 
 import jax
+import numpy as np
 import pytest
 
 from tests import tiers
@@ -57,6 +58,12 @@ def float64() -> Iterator[None]:
     """For files whose tests need it: ``pytestmark = pytest.mark.usefixtures("float64")``."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Of one seed for every test."""
+    return np.random.default_rng(0)
 
 
 def pytest_collection_finish() -> None:

@@ -428,32 +428,6 @@ def test_what_was_proven_is_no_field():
     assert not fields & {"sensitivity", "failure", "score_sensitivity"}
 
 
-def test_a_sweep_over_noise_is_compiled_once_and_right_in_every_lane():
-    found = plan(1500, 40, 2.0, 1e-6, test="stream")
-    traces = []
-
-    @jax.jit
-    @jax.vmap
-    def spent(noise):
-        traces.append(1)
-        edited = dataclasses.replace(found, noise_stddev=noise)
-        return loss.epsilon(edited.loss(), 1e-6)
-
-    factors = np.array([0.5, 1.0, 4.0, 0.0, np.nan])
-    lanes = spent(np.float32(factors * found.noise_stddev))
-    alone = [
-        float(
-            loss.epsilon(
-                dataclasses.replace(found, noise_stddev=f * found.noise_stddev).loss(), 1e-6
-            )
-        )
-        for f in factors
-    ]
-    np.testing.assert_allclose(lanes, alone, rtol=1e-3)
-    assert np.all(np.isfinite(alone[:3]))
-    assert len(traces) == 1
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -44,12 +44,6 @@ def test_average_of_narrow_parameters_is_kept_wide():
     assert averaged == pytest.approx(0.5, abs=2e-3)
 
 
-def test_needs_params():
-    transformation = transforms.average()
-    with pytest.raises(ValueError, match="params"):
-        transformation.update(jnp.zeros(2), transformation.init(jnp.zeros(2)))
-
-
 def test_shares_are_weights_over_their_sums(rng):
     moves, weights = rng.normal(size=(7, 3)), rng.uniform(size=7)
     weights[:2] = 0.0

@@ -27,7 +27,7 @@ def fixed_size(relation):
     return release(privacy.WithoutReplacement(40, 4), relation)
 
 
-def tested(batch_size):
+def _tested(batch_size):
     releases = phase(6, 4, 4.0, batch_size=batch_size, core=4.0)
     return transforms.outlier_removed_mean(releases, 1.0, jax.random.key(0))
 
@@ -74,9 +74,9 @@ def test_what_may_stand_beside_a_sampled_release():
     assert not spent_at_start(amplified, test)
     assert not spent_at_start(fixed_size(ADD_REMOVE), test)
     exact = transforms.account(privacy.pure_dp(0.1), REPLACE)
-    assert spent_at_start(exact, release(FULL, REPLACE, seed=1), tested(6))
+    assert spent_at_start(exact, release(FULL, REPLACE, seed=1), _tested(6))
     assert not spent_at_start(fixed_size(REPLACE), exact)
-    assert not spent_at_start(tested(3), exact)
+    assert not spent_at_start(_tested(3), exact)
     with pytest.raises(ValueError, match="ADD_OR_REMOVE_ONE and REPLACE_ONE"):
         spent_at_start(release(POISSON, ADD_REMOVE), exact)
 
@@ -103,7 +103,7 @@ def test_nothing_that_releases_stands_behind_a_halt():
     rest = optax.chain(release(FULL, REPLACE), optax.sgd(0.1))
     for held in (rest, transforms.account(privacy.pure_dp(0.1), REPLACE)):
         with pytest.raises(ValueError, match="rest must be without both"):
-            transforms.until_halted(tested(6), held).init(PARAMS)
+            transforms.until_halted(_tested(6), held).init(PARAMS)
 
 
 @pytest.mark.parametrize("row", [r for r in table.ROWS if r.private], ids=lambda row: row.name)

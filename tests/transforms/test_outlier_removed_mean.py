@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from dp_accounting import NeighboringRelation
 from scipy import stats
 
 from dpsco_jax import privacy, transforms
@@ -16,8 +15,6 @@ from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from tests.support.compiled import OPTIMIZED
 from tests.support.replay import assert_no_leak
 from tests.support.tested import phase
-
-REPLACE = NeighboringRelation.REPLACE_ONE
 
 
 def cluster(users=100, dim=4, centre=0.0, seed=0):

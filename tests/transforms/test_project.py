@@ -3,7 +3,6 @@
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 from dpsco_jax import transforms
 from dpsco_jax.geometry import domains
@@ -21,9 +20,3 @@ def test_project_is_projected_gradient_descent(rng):
         params = params / jnp.maximum(1.0, jnp.linalg.norm(params))
         np.testing.assert_allclose(ours, params, atol=1e-6)
         assert ball.contains(ours, 1e-6)
-
-
-def test_needs_params():
-    transformation = transforms.project(domains.ball(1.0))
-    with pytest.raises(ValueError, match="params"):
-        transformation.update(jnp.zeros(2), transformation.init(jnp.zeros(2)))

@@ -108,6 +108,3 @@ def test_what_spends_or_draws_is_not_restarted():
     for wrong in ((), (3, 0)):
         with pytest.raises(ValueError, match=r"lengths must be .*at least one number, each in"):
             transforms.restart_stages(lambda stage: transforms.ac_sa(1.0), wrong, lambda s, w: w)
-    optimizer = _staged(3)
-    with pytest.raises(ValueError, match="params must be given"):
-        optimizer.update(jnp.zeros(2), optimizer.init(jnp.zeros(2)))

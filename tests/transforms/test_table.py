@@ -201,6 +201,14 @@ def test_copies_do_what_the_original_does(row):
         assert_same(expected, jax.jit(lambda: run(other, params, updates, STEPS))())
 
 
+@pytest.mark.parametrize("name", ["project", "average", "ac_sa", "restart_every"])
+def test_what_moves_parameters_is_given_them(name):
+    (row,) = (row for row in ROWS if row.name == name)
+    transformation = row.make(**row.numbers[0])
+    with pytest.raises(ValueError, match="params must be given"):
+        transformation.update(jnp.zeros(2), transformation.init(jnp.zeros(2)))
+
+
 @every_row_of_users
 def test_complex_updates_are_refused(row):
     """Noise on the real part would let the imaginary part out as it is."""

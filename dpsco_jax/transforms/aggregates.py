@@ -59,21 +59,8 @@ def clipped_sum(
 ) -> Aggregate:
     """The sum of the users' contributions, each clipped to ``clip_norm``, or layer by layer.
 
-    Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none. ``update``
-    takes ``user_mask`` (bool ``[users]``, False for padding and for users not sampled) as an extra argument.
-
-    Args:
-        clip_norm: bound C on the l2 norm of one user's contribution over all leaves; or, for clipping per
-            layer, a pytree of bounds C_i that is a prefix of the updates, one for each subtree of them
-            (then C = √ΣC_i²). Numbers may be traced.
-        relation: ``REPLACE_ONE`` gives sensitivity 2C; ``ADD_OR_REMOVE_ONE`` and
-            ``REPLACE_SPECIAL`` (a user replaced by one who contributes zero) give C.
-        microbatch_size: number of users clipped and added at a time; all at once if None, which is
-            best on accelerators. On a CPU 32 takes about half the time and no temporary memory.
-
-    Raises:
-        ValueError: by ``update``, where ``params`` are given, if an update is not of shape ``[users,
-            *param.shape]``.
+    This is ``clipped_mean`` with the divisor 1; arguments, updates and errors are described there. The
+    sensitivity is 2C under ``REPLACE_ONE``, C under the other relations.
     """
     return clipped_mean(clip_norm, 1, relation, microbatch_size)
 
@@ -84,8 +71,10 @@ def clipped_mean(
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
     microbatch_size: int | None = None,
 ) -> Aggregate:
-    """``clipped_sum`` divided by a public number of users.
+    """The sum of the users' contributions, each clipped to ``clip_norm``, divided by a public number.
 
+    Updates have a leading axis of users on every leaf, ``[users, ...]``; the result has none. ``update``
+    takes ``user_mask`` (bool ``[users]``, False for padding and for users not sampled) as an extra argument.
     For parameters ``{"embedding": ..., "head": ...}``, clipping per layer is
 
         transforms.clipped_mean({"embedding": 0.3, "head": 1.0}, num_users)

@@ -118,13 +118,12 @@ class Plan:
         """κ = LR/ε."""
         return float(self.lipschitz) * float(self.distance) / float(self.excess)
 
-    def accuracies(self, failure: float, copies: int = 1) -> Accuracies:
-        """Oracle accuracies that the guarantee asks for.
+    def accuracies(self, failure: float) -> Accuracies:
+        """Oracle accuracies that the guarantee asks for, for a single multilevel estimate in the prox.
 
         Args:
             failure: probability with which any line search of the run may fail: it is divided by their
                 number.
-            copies: multilevel estimates to average in the prox.
         """
         searches = self.num_iterations * max(self.max_searches, 1)
         return oracle_accuracies(
@@ -134,7 +133,6 @@ class Plan:
             / (float(self.excess) * self.ratio ** (4 / 3)),
             num_iterations=self.num_iterations,
             search_failure=failure / searches,
-            copies=copies,
         )
 
     def __str__(self) -> str:
@@ -152,10 +150,10 @@ class Plan:
 @checked
 def plan(
     *,
-    lipschitz: float,
-    distance: float,
+    lipschitz: Positive,
+    distance: Positive,
     ball_radius: Positive,
-    excess: float,
+    excess: Positive,
     search: Annotated[str, one_of(*SEARCHES)] = "bisection",
     exact: Flag = False,
     reuse: Flag | None = None,
@@ -190,7 +188,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz, distance, excess = require_target(lipschitz, distance, excess)
+    require_target(lipschitz, distance, excess)
     radius = ball_radius
     if radius > distance:
         raise ValueError(f"ball_radius must be in (0, distance = {distance:g}], got {radius!r}")
@@ -246,15 +244,11 @@ def plan(
     )
 
 
-def require_target(lipschitz: Any, distance: Any, excess: Any) -> tuple[float, float, float]:
-    """L > 0, R > 0 and ε in (0, LR], as numbers; ``ValueError`` by name where one is out of range."""
-    lipschitz = _checks.require_real("lipschitz", lipschitz, 0)
-    distance = _checks.require_real("distance", distance, 0)
-    excess = _checks.require_real("excess", excess, 0)
+def require_target(lipschitz: float, distance: float, excess: float) -> None:
+    """``ValueError`` unless ε is at most LR."""
     most = lipschitz * distance
     if excess > most:
         raise ValueError(f"excess must be in (0, lipschitz·distance = {most:g}], got {excess!r}")
-    return lipschitz, distance, excess
 
 
 class Trajectory(NamedTuple):

@@ -25,13 +25,14 @@ Example:
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Count, Function, Inside, Positive, checked, real
 from dpsco_jax.mechanisms import robust_point
 from dpsco_jax.oracles import multilevel
 
@@ -105,13 +106,14 @@ class Accuracies(NamedTuple):
     copies: int
 
 
+@checked
 def oracle_accuracies(
     *,
-    ratio: float,
-    least_factor: float,
-    num_iterations: int,
-    search_failure: float,
-    copies: int = 1,
+    ratio: Annotated[float, real(1, closed=True)],
+    least_factor: Positive,
+    num_iterations: Count,
+    search_failure: Inside,
+    copies: Count = 1,
 ) -> Accuracies:
     """The accuracies under which the potential of ball acceleration stays below 3R². Host, float64.
 
@@ -134,11 +136,6 @@ def oracle_accuracies(
     Raises:
         ValueError: if an argument is out of range.
     """
-    ratio = _checks.require_real("ratio", ratio, 1, closed=True)
-    least_factor = _checks.require_real("least_factor", least_factor, 0)
-    num_iterations = _checks.require_integer("num_iterations", num_iterations, 1)
-    search_failure = _checks.require_real("search_failure", search_failure, 0, 1)
-    copies = _checks.require_integer("copies", copies, 1)
     share = 1 / (21 * least_factor**1.5)
     square = min(0.21**2, 2 * share)
     # Relative to r: ε/(12·R·λ_min·r) = 1/(12·f·√K).
@@ -156,13 +153,14 @@ def oracle_accuracies(
     return Accuracies(1 / 41472, runs, min(1 / 48, share / 2), levels, copies)
 
 
+@checked
 def from_ball_oracle(
-    line_search: BallOracle,
-    ball: BallOracle,
+    line_search: Function,
+    ball: Function,
     levels: Sequence[BallOracle],
     *,
-    search_runs: int = 1,
-    copies: int = 1,
+    search_runs: Count = 1,
+    copies: Count = 1,
 ) -> BallOracles:
     """The three oracles out of ball oracles of several accuracies.
 
@@ -177,14 +175,12 @@ def from_ball_oracle(
     Raises:
         ValueError: if a number is below 1 or there is no level.
     """
-    _checks.require_each(_checks.require_callable, line_search=line_search, ball=ball)
     return BallOracles(aggregated(line_search, search_runs), ball, debiased(levels, copies))
 
 
-def aggregated(oracle: BallOracle, search_runs: int) -> BallOracle:
+@checked
+def aggregated(oracle: Function, search_runs: Count) -> BallOracle:
     """The answer that most of several independent runs agree on; one run is the oracle itself."""
-    _checks.require_callable("oracle", oracle)
-    _checks.require_count("search_runs", search_runs)
     if search_runs == 1:
         return oracle
 
@@ -201,7 +197,8 @@ def aggregated(oracle: BallOracle, search_runs: int) -> BallOracle:
     return robust
 
 
-def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> BallOracle:
+@checked
+def debiased(levels: Sequence[BallOracle], copies: Count, drawn: Any = None) -> BallOracle:
     """The mean of multilevel estimates; a single one without levels is the oracle itself.
 
     Args:
@@ -209,7 +206,6 @@ def debiased(levels: Sequence[BallOracle], copies: int, drawn: Any = None) -> Ba
         copies: estimates to average.
         drawn: their levels, ``[copies]`` int32, drawn beforehand; drawn from the key if left out.
     """
-    _checks.require_count("copies", copies)
     _checks.require_instance("levels", levels, tuple | list)
     _checks.require(len(levels) > 0, "levels", levels, "at least one oracle")
     for level in levels:

@@ -26,7 +26,6 @@ Example:
     ([1.0, 0.0], 3.0)
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -34,6 +33,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Count, Function, checked
 from dpsco_jax._checks import require_positive
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracles
 
@@ -107,12 +107,13 @@ def quadratic(
     return BallOracles(oracle, oracle, oracle)
 
 
+@checked
 def accelerated_gradient(
-    gradient: Callable[[Any], Any],
+    gradient: Function,
     smoothness: Any,
     radius: Any,
     tolerance: float = 1e-4,
-    max_steps: int = 10_000,
+    max_steps: Count = 10_000,
 ) -> BallOracles:
     """For a smooth F, by accelerated gradient steps projected onto the ball.
 
@@ -129,8 +130,6 @@ def accelerated_gradient(
     Raises:
         ValueError: if a concrete argument is not in (0, inf).
     """
-    _checks.require_callable("gradient", gradient)
-    _checks.require_count("max_steps", max_steps)
     for name, value in (("smoothness", smoothness), ("radius", radius), ("tolerance", tolerance)):
         require_positive(name, value)
 
@@ -170,7 +169,8 @@ def accelerated_gradient(
     return BallOracles(oracle, oracle, oracle)
 
 
-def gradient_step(gradient: Callable[[Any], Any]) -> BallOracles:
+@checked
+def gradient_step(gradient: Function) -> BallOracles:
     """The point x = y - ∇F(y)/λ, near a proximal point where λ is larger than the smoothness.
 
     For a β-smooth F, ‖x - y + ∇F(x)/λ‖ ≤ (β/λ)·‖x - y‖, and λ ≥ β will do.
@@ -181,7 +181,6 @@ def gradient_step(gradient: Callable[[Any], Any]) -> BallOracles:
     Returns:
         Three times the same oracle; it counts problems and gradients. Its answers hold ∇F.
     """
-    _checks.require_callable("gradient", gradient)
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
         lam = jnp.asarray(regularization, center.dtype)

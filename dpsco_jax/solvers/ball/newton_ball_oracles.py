@@ -30,25 +30,26 @@ Example:
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Count, Flag, Function, checked
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.solvers.ball.exact_ball_oracles import multiplier, secular
 
 _LEAST, _MOST = 1e-10, 1e10  # of the λ that are tried
 
 
+@checked
 def newton(
-    gradient: Callable[[Any], Any],
-    hessian: Callable[[Any], Any],
+    gradient: Function,
+    hessian: Function,
     radius: Any,
     tolerance: float = 1e-4,
-    max_steps: int = 50,
+    max_steps: Count = 50,
 ) -> BallOracles:
     """Newton's method in the ball.
 
@@ -66,9 +67,7 @@ def newton(
     Raises:
         ValueError: if a concrete argument is not positive.
     """
-    _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
     _checks.require_within("radius", radius, 0.0, math.inf, open_low=True)
-    _checks.require_count("max_steps", max_steps)
     _checks.require_positive("tolerance", tolerance)
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
@@ -129,11 +128,12 @@ class _Trial(NamedTuple):
     done: Any
 
 
+@checked
 def monteiro_svaiter(
-    gradient: Callable[[Any], Any],
-    hessian: Callable[[Any], Any],
+    gradient: Function,
+    hessian: Function,
     accuracy: float = 0.5,
-    lazy: bool = False,
+    lazy: Flag = False,
 ) -> BallOracle:
     """One regularized Newton step with a λ found by doubling exponents, then by bisection.
 
@@ -151,9 +151,7 @@ def monteiro_svaiter(
     Raises:
         ValueError: if σ is not in (0, 1).
     """
-    _checks.require_each(_checks.require_callable, gradient=gradient, hessian=hessian)
     _checks.require_within("accuracy", accuracy, 0.0, 1.0, open_low=True, open_high=True)
-    _checks.require_flag("lazy", lazy)
 
     def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
         slope = gradient(center)

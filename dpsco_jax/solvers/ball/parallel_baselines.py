@@ -39,7 +39,7 @@ import optax
 from jaxtyping import Array, Float, Int, Key
 
 from dpsco_jax import transforms
-from dpsco_jax._argument_kinds import Count, checked, one_of
+from dpsco_jax._argument_kinds import Count, Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
@@ -97,10 +97,10 @@ class Result(NamedTuple):
 @checked
 def plan(
     *,
-    lipschitz: float,
-    distance: float,
+    lipschitz: Positive,
+    distance: Positive,
     dim: Count,
-    excess: float,
+    excess: Positive,
     method: Annotated[str, one_of(*METHODS)] = "ac_sa",
 ) -> Plan:
     """Sizes for which E f(x) ≤ min f + ε is proved. Host only.
@@ -110,7 +110,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz, distance, excess = ball_acceleration.require_target(lipschitz, distance, excess)
+    ball_acceleration.require_target(lipschitz, distance, excess)
     if method == "sgd":
         rounds = max(1, math.ceil((lipschitz * distance / excess) ** 2) - 1)
         step = distance / (lipschitz * math.sqrt(rounds + 1))

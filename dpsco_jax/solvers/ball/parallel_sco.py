@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from dpsco_jax import _checks
-from dpsco_jax._argument_kinds import Count, checked, one_of
+from dpsco_jax._argument_kinds import Count, Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry import smoothing
 from dpsco_jax.geometry.domains import ball
@@ -143,10 +143,10 @@ class Result(NamedTuple):
 @checked
 def plan(
     *,
-    lipschitz: float,
-    distance: float,
+    lipschitz: Positive,
+    distance: Positive,
     dim: Count,
-    excess: float,
+    excess: Positive,
     oracle: Annotated[str, one_of(*ORACLES)] = "epoch_sgd",
     constants: Annotated[str, one_of(*CONSTANTS)] = "practical",
     search: str | None = None,
@@ -176,7 +176,7 @@ def plan(
     Raises:
         ValueError: an argument is out of range.
     """
-    lipschitz, distance, excess = ball_acceleration.require_target(lipschitz, distance, excess)
+    ball_acceleration.require_target(lipschitz, distance, excess)
     proved = constants != "practical"
     searches = ("bisection",) if proved else ("doubling", "bisection", "fixed")
     search = _checks.require_choice("search", search or searches[0], searches)

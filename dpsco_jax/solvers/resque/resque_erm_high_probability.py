@@ -93,8 +93,8 @@ def plan(
 ) -> Plan:
     """Checks all arguments and calibrates the noise. All of them are public.
 
-    Arguments are those of ``resque_erm.plan``, with T of a single run and a λ above 0 where the objective has
-    no ridge, and ζ = ``failure`` in (0, 1); k = ``num_runs`` stands in place of ⌈20·log(1/ζ)⌉.
+    Arguments are those of ``resque_erm.plan`` but ``method``, with T of a single run, a λ above 0 where the
+    objective has no ridge, and ζ = ``failure`` in (0, 1); k = ``num_runs`` stands in place of ⌈20·log(1/ζ)⌉.
 
     Raises:
         ValueError: an argument is out of range.

@@ -131,10 +131,10 @@ def plan(
 ) -> Plan:
     """Checks all arguments, sets the levels and calibrates the noise. All of them are public.
 
-    Arguments are those of ``resque_erm.plan``, with a λ above 0 where the objective has no ridge, and T of
-    level 0: if left out, that of a single call for ``prox="plain"``, and an eighth of it for ``"mlmc"`` and
-    ``"mlmc_extended"``. ``levels_seed`` is of the public coins for the levels; no secret, and nothing of the
-    run's key.
+    Arguments are those of ``resque_erm.plan`` but ``method``, with a λ above 0 where the objective has no
+    ridge, and T of level 0: if left out, that of a single call for ``prox="plain"``, and an eighth of it for
+    ``"mlmc"`` and ``"mlmc_extended"``. ``levels_seed`` is of the public coins for the levels; no secret, and
+    nothing of the run's key.
 
     Raises:
         ValueError: an argument is out of range, or there is no room for levels above 0.

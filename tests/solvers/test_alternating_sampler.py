@@ -1,7 +1,6 @@
 """The proximal sampler: its loop, and what is proven of steps and trials, against exact laws."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -91,18 +90,6 @@ def test_trials_and_steps_have_keys_of_their_own():
     assert abs(np.corrcoef(x - y / 2, y)[0, 1]) < 4 / math.sqrt(len(x))
 
 
-@pytest.mark.parametrize("constant_time", [False, True])
-def test_lanes_are_what_single_runs_are(constant_time):
-    oracle = gaussian_oracle(0.5, 1.0, 0.4)
-    run = partial(sampler.run, oracle=oracle, constant_time=constant_time, num_trials=40)
-    keys = jax.random.split(jax.random.key(4), 6)
-    together = jax.jit(jax.vmap(lambda key: run(key, params=jnp.array(1.0), num_steps=9)))(keys)
-    for i, key in enumerate(jax.random.split(jax.random.key(4), 6)):
-        alone = run(key, params=jnp.array(1.0), num_steps=9)
-        np.testing.assert_allclose(alone.params, together.params[i], rtol=1e-6)
-        assert int(alone.num_trials) == int(together.num_trials[i])
-
-
 def test_all_trips_are_made_in_constant_time_and_nothing_else_changes():
     oracle = gaussian_oracle(0.5, 1.0, 0.4)
     for seed in range(4):
@@ -154,19 +141,6 @@ def test_the_flat_loop_has_the_law_of_the_nested_one():
     variance = (1 - r ** (-2 * steps)) / convexity
     law = stats.norm(2.0 * r**-steps, math.sqrt(variance))
     assert stats.kstest(np.asarray(flat.params), law.cdf).statistic < CRITICAL / math.sqrt(chains)
-
-
-def test_the_number_of_steps_may_be_traced_and_compiles_nothing():
-    compiled = []
-
-    @jax.jit
-    def run(key, steps):
-        compiled.append(1)
-        return sampler.run(key, gaussian_oracle(0.5, 1.0), jnp.array(1.0), steps, 50)
-
-    assert int(run(jax.random.key(0), 3).num_accepted) == 3
-    assert int(run(jax.random.key(1), 30).num_accepted) == 30
-    assert len(compiled) == 1
 
 
 # -- what is proven

@@ -334,20 +334,6 @@ def test_the_bound_on_a_ball_counts_what_its_cells_lose(cells):
     assert 5 * finite < worst < plan.excess_bound
 
 
-def test_bounds_against_output_perturbation_at_its_best_ridge():
-    """n = 20,000, d = 58, ε = 1, rows of norm 1, logistic loss, R = 4: what either proves, by formulas."""
-    n, d, radius = 20_000, 58, 4.0
-    draw = 2 * 1.0 * (2 * radius) * d / n
-    assert draw == pytest.approx(0.0464)
-    ridges = np.geomspace(1e-4, 1.0, 4001)
-    # Noise of density e^{-ε‖z‖/Δ}, Δ = 2/(nλ): E‖z‖ = dΔ and E‖z‖² = d(d + 1)Δ²; the loss is ¼-smooth.
-    scale = 2.0 / (n * ridges)
-    noise = np.minimum(d * scale, 0.125 * d * (d + 1) * scale**2)
-    others = np.min(noise + ridges * radius**2 / 2)
-    assert others == pytest.approx(0.1227, abs=1e-4)
-    assert draw < others / 2
-
-
 CHAIN = {"route": "chain", "epsilon": 1.0, "delta": 1e-4}
 
 
@@ -420,28 +406,6 @@ def test_a_chain_runs_on_the_mean_loss_and_the_set_that_were_planned(monkeypatch
         eta, bend = chain.step_size, float(plan.inverse_temperature * plan.regularization)
         mean = prepared if domain is BOX else prepared[0]
         np.testing.assert_allclose(mean, center + (far - center) / (1 + eta * bend), rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_the_chain_has_the_law_of_its_target():
-    line = domains.box(np.array([-1.0]), np.array([2.0]))
-    objective, data = losses.logistic(1.0, domain=line), some(7, dim=1)
-    plan = chain_plan(line, dim=1, delta=0.05, epsilon=2.0, regularization=1.0)
-    number = 300
-    draw = jax.jit(
-        jax.vmap(
-            lambda key: exponential_mechanism.solve(key, plan, objective, data, jnp.zeros(1)).params
-        )
-    )
-    found = np.asarray(draw(jax.random.split(jax.random.key(3), number)))[:, 0]
-    grid = np.linspace(-1, 2, 3001)
-    rows = np.clip(np.asarray(data.items.features)[:, 0, 0], -1, 1)
-    margins, labels = grid[:, None] * rows, np.asarray(data.items.label)[:, 0]
-    risk = np.mean(np.logaddexp(0, margins) - labels * margins, axis=1)
-    k = float(plan.inverse_temperature)
-    density = np.exp(-k * (risk + 0.5 * (grid - 0.5) ** 2))
-    law = np.interp(found, grid, np.cumsum(density) / density.sum())
-    assert stats.kstest(law, "uniform").statistic < 1.95 / math.sqrt(number) + plan.variation
 
 
 @pytest.mark.parametrize("domain", [BOX, domains.ball(1.0)])

@@ -400,54 +400,6 @@ def test_chains_end_in_the_law_of_quadrature(name, lanes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lanes", [60, 1000])
-def test_chains_in_two_dimensions_end_in_the_law_of_a_grid(lanes):
-    """p = 1.5, f = k·|⟨a, x⟩ - s|, from the start: coordinates, a sum and the norm against a grid."""
-    drift, scale = 1.0, 0.4
-    rows = np.asarray([[0.8, 0.6], [-0.6, 0.8], [1.0, 0.0]])
-    labels = np.asarray([1.0, 2.0, -1.0])
-    moves = llt_sampler.oracle(
-        lambda x, record: jnp.abs(record[0] @ x - record[1]),
-        (jnp.asarray(rows), jnp.asarray(labels)),
-        psi(),
-        drift=drift,
-        radius=38.0,
-        num_records=3,
-        scale=scale,
-        num_terms=12,
-    )
-
-    def one(key):
-        return llt_sampler.alternate(
-            *(key, moves, psi(), 2), drift=drift, radius=38.0, num_steps=8, num_trials=200
-        )
-
-    # One after the other: lanes in step would all make the attempts of the slowest.
-    keys = jax.random.split(jax.random.key(5), lanes)
-    found = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
-    assert np.all(found.num_accepted == 8)
-    points, values = grid()
-    losses = np.mean(np.abs(points @ rows.T - labels), axis=1)
-    mass = np.exp(-(scale * losses + drift * values) + drift * values.min())
-    # The mass of a square of the grid lies anywhere in it.
-    inner = (np.arange(6) - 2.5) / 18
-    inner = np.stack(np.meshgrid(inner, inner), -1).reshape(-1, 2)
-    points = (points[:, None] + inner).reshape(-1, 2)
-    mass = np.repeat(mass / mass.sum(), len(inner)) / len(inner)
-    for of in (
-        lambda x: x[:, 0],
-        lambda x: x[:, 1],
-        lambda x: x @ [1.0, 0.618],
-        lambda x: np.linalg.norm(x, axis=1),
-    ):
-        order = np.argsort(of(points))
-        places, ends = of(points)[order], np.cumsum(mass[order])
-        law = lambda at, places=places, ends=ends: np.interp(at, places, ends)  # noqa: E731
-        statistic = stats.kstest(of(np.asarray(found.params)), law).statistic
-        assert statistic <= 1.95 / math.sqrt(lanes)
-
-
-@pytest.mark.slow
 def test_constant_time_makes_the_same_draws():
     drift, transform = 0.4, _quadratic(1)
 

@@ -246,41 +246,6 @@ def test_chains_have_the_law_of_the_target():
     assert kolmogorov(draws, grid, log_density) <= 1.95 / np.sqrt(len(draws))
 
 
-@pytest.mark.slow
-def test_quadratic_losses_have_the_gaussian_in_closed_form():
-    # Within its threshold Huber's loss is a square, and the threshold is 60 deviations away.
-    rng = np.random.default_rng(2)
-    features, k, mu = rng.standard_normal((30, 3)), 50.0, 0.5
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    labels = features @ np.array([1.0, -0.5, 0.3]) + 0.1 * rng.standard_normal(30)
-    data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
-    oracle = proximal_oracle(
-        losses.huber(1.0, 30.0),
-        data,
-        jnp.zeros(3),
-        inverse_temperature=k,
-        convexity=mu,
-        num_steps=40,
-    )
-
-    def chain(key):
-        return alternating_sampler.run(key, oracle, jnp.zeros(3), num_steps=40, num_trials=150)
-
-    made = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(4), 6_000))
-    draws = np.asarray(made.params)
-    # What the rows are after they were put on the grid.
-    unit = 2.0**-20
-    rounded = np.trunc(features * (1 - 2.0**-40) / unit) * unit
-    curvature = rounded.T @ rounded / 30 + mu * np.eye(3)
-    mean = np.linalg.solve(curvature, rounded.T @ labels / 30)
-    covariance = np.linalg.inv(curvature) / k
-    errors = np.sqrt(np.diag(covariance) / len(draws))
-    assert np.all(np.abs(draws.mean(0) - mean) <= 4 * errors)
-    root = np.linalg.cholesky(np.linalg.inv(covariance))
-    whitened = (draws - mean) @ root
-    np.testing.assert_allclose(np.cov(whitened.T), np.eye(3), atol=5.0 / np.sqrt(len(draws)))
-
-
 def test_dense_and_one_hot_rows_give_the_same_draw_bit_for_bit():
     columns = np.random.default_rng(5).integers(0, 6, (50, 1, 2)).astype(np.int32)
     labels = (columns[..., 0] > 2).astype(float)

@@ -1,6 +1,5 @@
 """The certificate of chains by rejection: its parts against quadrature, wide numbers and exact chains."""
 
-import itertools
 import math
 
 import jax
@@ -102,23 +101,6 @@ def test_the_table_of_steps_for_errors():
             # The closed form that is always on the safe side.
             if indices == "prefix":
                 assert error.inner_variation(1 / (14 * math.log(1 / target)), 16) <= target
-
-
-def test_the_error_rises_with_the_step_and_falls_with_the_terms_while_their_end_matters():
-    cs = np.geomspace(1e-6, 0.2, 60)
-    for terms in (3, 9, 18):
-        found = [error.inner_variation(c, terms) for c in cs]
-        assert all(a < b or b == 1.0 or b < 1e-299 for a, b in itertools.pairwise(found))
-    for c in (0.02, 0.01, 0.003):
-        found = np.array([error.inner_variation(c, terms) for terms in range(3, 19)])
-        least = int(np.argmin(found))
-        assert np.all(np.diff(found[: least + 1]) < 0)
-        # More terms than that can be clipped, too, which the bound has to count.
-        assert np.all(np.diff(found[least:]) >= 0)
-        assert found[-1] < 1.3 * found[least] + 1e-300
-        assert np.all(
-            found <= np.array([error.inner_variation(c, a, "fresh") for a in range(3, 19)])
-        )
 
 
 # -- chains

@@ -200,49 +200,6 @@ def test_linear_losses_are_accepted_as_often_as_is_known(c, clipped):
 FAR = 6.0  # standard deviations from the set to the mean
 
 
-def _tilted(inside, scale, c, records, dim):
-    step = c / scale**2
-    return rejection_oracle.oracle(
-        *(linear, records, inside), num_records=len(records), scale=scale, num_terms=14
-    ), step
-
-
-@pytest.mark.slow
-def test_linear_losses_on_a_box_with_the_mean_six_deviations_outside():
-    scale, c = 5.0, 0.03
-    step = c / scale**2
-    records = np.array([[1.0, 0.4], [0.6, -0.6], [1.0, 0.5]])
-    pull = scale * records.mean(axis=0) * step
-    y = np.array([pull[0] - FAR * math.sqrt(step), pull[1]])
-    inside = restricted_gaussian.box(step, 0.0, jnp.zeros(2), jnp.zeros(2), jnp.ones(2))
-    oracle, _ = _tilted(at(inside, y), scale, c, jnp.asarray(records), 2)
-    points, share = trials(oracle, jnp.zeros(2), 100_000)
-    assert 0.49 < share < 0.53
-    for i in (0, 1):
-        mean, deviation = y[i] - pull[i], math.sqrt(step)
-        ends = (0 - mean) / deviation, (1 - mean) / deviation
-        assert agrees(points[:, i], stats.truncnorm(*ends, loc=mean, scale=deviation).cdf)
-
-
-@pytest.mark.slow
-def test_linear_losses_on_a_ball_with_the_mean_six_deviations_outside():
-    scale, c, radius, dim = 5.0, 0.03, 1.0, 3
-    step = c / scale**2
-    deviation = math.sqrt(step)
-    records = np.array([[0.0, 0.0, 1.0], [0.0, 0.0, 0.5]])
-    pull = scale * 0.75 * step
-    y = np.array([0.0, 0.0, radius + FAR * deviation])
-    inside = restricted_gaussian.convex_set(step, 0.0, jnp.zeros(dim), domains.ball(radius))
-    oracle, _ = _tilted(at(inside, y), scale, c, jnp.asarray(records), dim)
-    points, share = trials(oracle, jnp.zeros(dim), 100_000)
-    assert np.all(np.linalg.norm(points, axis=1) <= radius)
-    assert share <= 0.53
-    heights = np.linspace(radius - 20 * deviation, radius, 40_001)
-    room = (radius**2 - heights**2) / step
-    mass = stats.norm.pdf(heights, y[2] - pull, deviation) * stats.chi2.cdf(room, 2)
-    assert agrees(points[:, 2], partial(np.interp, xp=heights, fp=np.cumsum(mass) / mass.sum()))
-
-
 def test_both_points_must_lie_in_the_set():
     """Outside it the loss is what it likes: here so steep that each z out there would have x accepted."""
     scale, c = 5.0, 0.03
@@ -373,83 +330,6 @@ def test_the_flat_loop_has_the_law_of_nested_loops_in_numpy():
             x[waiting[taken]] = new[taken]
             waiting = waiting[~taken]
     assert stats.ks_2samp(end.params[:, 0], x).statistic < CRITICAL * math.sqrt(2 / chains)
-
-
-@pytest.mark.slow
-def test_the_order_of_records_has_no_meaning_and_the_origin_has_none():
-    records = np.random.default_rng(7).normal(size=(6, 2))
-    step, scale, shift = 0.01, 2.0, np.array([3.0, -5.0])
-
-    def ends(data, origin, seed, count):
-        normal = restricted_gaussian.whole_space(step, 2.0, jnp.asarray(origin))
-        oracle = rejection_oracle.oracle(
-            distances, jnp.asarray(data), normal, num_records=6, scale=scale, num_terms=10
-        )
-        run = lambda key: alternating_sampler.run(key, oracle, jnp.asarray(origin), 8, 100)  # noqa: E731
-        return lanes(lambda key: run(key).params, count, seed)
-
-    plain = ends(records, np.zeros(2), 8, 1500)
-    turned = ends(records[::-1], np.zeros(2), 9, 1500)
-    assert stats.ks_2samp(plain[:, 0], turned[:, 0]).statistic < CRITICAL * math.sqrt(2 / 1500)
-    moved = ends(records + shift, shift, 8, 1500)
-    np.testing.assert_allclose(moved - shift, plain, atol=1e-9)
-
-
-def test_one_program_serves_all_scales_and_lanes_are_single_runs():
-    compiled = []
-    records = jnp.linspace(-1, 1, 5)[:, None]
-
-    def run(key, scale, step):
-        compiled.append(1)
-        normal = restricted_gaussian.whole_space(step, 1.0, jnp.zeros(1))
-        oracle = rejection_oracle.oracle(
-            distances, records, normal, num_records=5, scale=scale, num_terms=8
-        )
-        return alternating_sampler.run(key, oracle, jnp.zeros(1), 20, 200).params
-
-    single = jax.jit(run)
-    scales = jnp.arange(1.0, 4.0)
-    keys = jax.random.split(jax.random.key(0), 3)
-    found = [single(key, scale, 0.01 / scale) for key, scale in zip(keys, scales, strict=True)]
-    assert len(compiled) == 1
-    again = jax.random.split(jax.random.key(0), 3)
-    together = jax.jit(jax.vmap(run))(again, scales, 0.01 / scales)
-    np.testing.assert_allclose(together, jnp.stack(found), rtol=1e-9)
-
-
-@pytest.mark.slow
-def test_chains_at_the_sizes_of_the_sheet():
-    chains = 20_000
-    end, steps, *target = chain_of_distances(0.02, chains, 1e-3, 10)
-    assert np.all(end.num_accepted == steps)
-    assert agrees(end.params[:, 0], _law_of_distances(*target))
-
-
-@pytest.mark.slow
-def test_two_dimensions_in_a_hundred_cells():
-    """ℓ1 distances in the plane: coordinates are independent, with quantiles by quadrature."""
-    records = np.random.default_rng(11).normal(size=(12, 2))
-    scale, convexity, chains = 4.0, 8.0, 20_000
-    step = 0.02 / (2 * scale**2)
-    steps = chain_lengths.mixing_steps(1e-3, step, convexity, 2.0)
-    normal = restricted_gaussian.whole_space(step, convexity, jnp.zeros(2))
-    oracle = rejection_oracle.oracle(
-        distances, jnp.asarray(records), normal, num_records=12, scale=scale, num_terms=12
-    )
-    run = partial(alternating_sampler.run, oracle=oracle, params=jnp.zeros(2))
-    cap = chain_lengths.capped_trials(steps, 0.49, 1e-9)
-    end = lanes(lambda key: run(key, num_steps=steps, num_trials=cap).params, chains)
-    cells = np.zeros(chains, int)
-    for i in (0, 1):
-        cdf = quadrature(
-            lambda x, i=i: (
-                -scale * np.abs(x[:, None] - records[:, i]).mean(axis=1) - convexity * x**2 / 2
-            ),
-            -4.0,
-            4.0,
-        )
-        cells = 10 * cells + np.minimum((10 * cdf(end[:, i])).astype(int), 9)
-    assert stats.chisquare(np.bincount(cells, minlength=100)).pvalue > 1e-3
 
 
 # -- requests

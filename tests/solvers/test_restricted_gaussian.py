@@ -140,11 +140,6 @@ def test_the_whole_space_has_the_normal_law():
     assert abs(np.corrcoef(points.T)[0, 1]) < 4 / math.sqrt(len(points))
 
 
-def test_without_a_regularizer_the_law_is_that_of_the_step():
-    points, _ = drawn(restricted.whole_space(0.25, 0.0, jnp.ones(1) * 9), np.zeros(1), 20_000)
-    assert agrees(points[:, 0], stats.norm(0, 0.5).cdf)
-
-
 # -- sets with a projection
 
 
@@ -244,22 +239,6 @@ def test_tangents_against_a_grid(inside):
         assert agrees(points[:, i], cdf)
 
 
-def test_the_tangent_of_a_quadratic_gives_the_normal_law():
-    step, convexity, center, y = 0.2, 3.0, np.array([1.0, -1.0, 0.0]), np.array([0.0, 0.5, 1.0])
-
-    def potential(x):
-        return 0.5 * convexity * jnp.sum((x - center) ** 2)
-
-    law = restricted.tangent(step, potential, jax.grad(potential))
-    points, share = drawn(law, y, 60_000, seed=7)
-    variance = 1 / (1 / step + convexity)
-    mean = variance * (y / step + convexity * center)
-    for i in range(3):
-        assert agrees(points[:, i], stats.norm(mean[i], math.sqrt(variance)).cdf)
-    slope = float(np.linalg.norm(convexity * (y - center)))
-    assert tangent_acceptance(step, 3, convexity, slope) <= share
-
-
 # -- caps
 
 
@@ -331,20 +310,6 @@ def test_tangents_count_at_least_so_often():
 
 
 # -- requests
-
-
-def test_one_program_serves_all_step_sizes():
-    compiled = []
-
-    @jax.jit
-    def attempt(key, step, convexity, y):
-        compiled.append(1)
-        law = restricted.box(step, convexity, jnp.zeros(2), -jnp.ones(2), jnp.ones(2))
-        return law.attempt(key, law.prepare(y))[0]
-
-    for seed, step in enumerate((1e-3, 0.1, 3.0)):
-        assert bool(jnp.all(jnp.isfinite(attempt(jax.random.key(seed), step, 1.0, jnp.zeros(2)))))
-    assert len(compiled) == 1
 
 
 def test_bad_requests():

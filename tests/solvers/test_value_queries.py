@@ -15,7 +15,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import _user_losses, regularized, value_queries
+from dpsco_jax.solvers.sampling import _user_losses, value_queries
 from tests.support.compiled import OPTIMIZED
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -189,13 +189,6 @@ def check_plane(which, count, num_users, seed, epsilon=1.0, **numbers):
 
     assert np.all(inside(draws))
     return cells(plan, value, start, draws, inside)
-
-
-@pytest.mark.slow
-def test_draws_in_the_plane_in_cells():
-    # c = 0.1, and as many steps as forget the start.
-    fast = {"inverse_temperature": 3.0, "regularization": 0.5, "step_size": 0.1 / 18}
-    assert check_plane("l1", 1_500, 2, 5, **fast, num_steps=250.0, num_trials=800.0) > 1e-3
 
 
 @pytest.mark.slow
@@ -434,49 +427,3 @@ def test_an_audit_finds_what_is_claimed_and_no_more():
     above = [stats.beta.ppf(1 - 5e-4, wrong + 1, count - wrong) for wrong in errors]
     learned = special.ndtri(1 - above[0]) - special.ndtri(above[1])
     assert 0.95 <= learned <= 1.0
-
-
-@pytest.mark.slow
-def test_the_route_by_gradients_and_the_route_by_values_agree():
-    rng, count, objective = np.random.default_rng(2), 20_000, losses.logistic(1.0)
-    features = rng.uniform(-1, 1, (2, 1, 2))
-    data = UserData(Example(jnp.asarray(features), jnp.asarray([[1.0], [0.0]])))
-    values = planned(objective, 2, 2, epsilon=0.5)
-    k, mu = float(values.inverse_temperature), float(values.regularization)
-    asked = Problem(objective, num_users=2, dim=2, distance=1.0)
-    steps = dataclasses.replace(
-        regularized.plan(asked, Budget(1.0, 1e-2), regularization=mu),
-        **{"inverse_temperature": k, "regularization": mu, "num_steps": 14.0, "num_trials": 400.0},
-    )
-    start = jnp.array([0.2, -0.1])
-    ours = drawn(values, objective, data, start, count)
-
-    def draw(key):
-        return regularized.solve(key, steps, objective, data, start).params
-
-    theirs = jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(5), count))
-    for direction in ((1.0, 0.0), (0.0, 1.0), (0.6, -0.8)):
-        found = stats.ks_2samp(ours @ np.array(direction), np.asarray(theirs) @ np.array(direction))
-        assert found.statistic <= CRITICAL * math.sqrt(2 / count)
-
-
-@pytest.mark.slow
-def test_risks_are_below_their_bounds():
-    rng = np.random.default_rng(3)
-    features = rng.normal(size=(4, 2))
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    labels = np.array([1.0, 0.0, 1.0, 1.0])
-    data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
-    objective = losses.hinge(1.0, domains.ball(1.0))
-    plan = planned(objective, 4, 2, epsilon=0.5, distance=None)
-    draws = drawn(plan, objective, data, [0.0, 0.0], 4_000)
-
-    def risk(points):
-        return np.mean(np.maximum(0, 1 - (2 * labels - 1) * (points @ features.T)), -1)
-
-    angles = np.linspace(0, 2 * np.pi, 1001)
-    circle = np.stack([np.cos(angles), np.sin(angles)], -1)
-    best = min(risk(circle * r).min() for r in np.linspace(0, 1, 101))
-    excess = risk(draws) - best
-    assert 0 < excess.mean() <= float(plan.excess_bound)
-    assert np.mean(excess <= plan.excess_within(0.05)) >= 0.95

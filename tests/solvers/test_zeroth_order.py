@@ -283,11 +283,6 @@ REFUSED = [
     ({}, {"objective": ABSOLUTE._replace(lipschitz=0.5)}, "lipschitz"),
     ({}, {"objective": losses.softmax(1.0, 3)}, "vectors"),
     ({}, {"objective": losses.squared(1.0, 1.0, 1.0)}, "globally_convex_lipschitz"),
-    ({"radius": 0.0}, {}, "radius"),
-    ({}, {"distance": None}, "problem.distance"),
-    ({"row_bound": 0.0}, {}, "row_bound"),
-    ({"risk": "both"}, {}, "risk"),
-    ({"max_steps": 0}, {}, "max_steps"),
 ]
 
 

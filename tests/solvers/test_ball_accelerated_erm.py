@@ -72,35 +72,3 @@ def test_independent_prox_points_of_several_levels_are_counted():
     assert made.sum() > 4 * 3
     np.testing.assert_array_equal(made[1:], plan.budgeted[1:])
     assert plan.budgeted[0] - searches < made[0] <= plan.budgeted[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("epsilon", "sampling", "most"),
-    [(1.0, None, 0.02), (4.0, None, 0.01), (1.0, "with_replacement", 0.03)],
-)
-def test_ten_thousand_users_are_enough_in_five_dimensions(epsilon, sampling, most):
-    rng = np.random.default_rng(3)
-    truth = rng.standard_normal(5)
-    truth *= 0.7 / np.linalg.norm(truth)
-    num_users = 10_000 if sampling is None else 100_000
-    data = _data(num_users, truth)
-    plan = planned(
-        ball_accelerated_erm.plan,
-        ABSOLUTE,
-        num_users=num_users,
-        dim=5,
-        epsilon=epsilon,
-        delta=1e-6,
-        distance=1.0,
-        smoothing_radius=0.2,
-        sampling=sampling,
-        num_queries=1024,
-    )
-    assert plan.certificate().epsilon <= epsilon
-    solve = jax.jit(lambda key, p, d: ball_accelerated_erm.solve(key, p, ABSOLUTE, d, jnp.zeros(5)))
-    loss = users.mean_loss(ABSOLUTE)
-    points = [solve(jax.random.key(s), plan, data).params for s in range(5)]
-    start, best = (float(loss(jnp.asarray(w, jnp.float32), data)) for w in (np.zeros(5), truth))
-    assert start - best > 0.1
-    assert np.mean([float(loss(w, data)) - best for w in points]) < most

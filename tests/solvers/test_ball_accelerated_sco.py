@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import additive
-from dpsco_jax.problems import losses, users
+from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _sequence
@@ -245,45 +245,3 @@ def test_a_turn_is_charged_what_its_own_block_proves():
     with mock.patch.object(accounting, "proven_loss", proves):
         charged = [ball_accelerated_sco._lowered(block).loss.rdp[0] for block in blocks]
     np.testing.assert_allclose(charged, [0.5, 0.625, np.inf, np.inf])
-
-
-def test_the_program_does_not_grow_with_the_blocks():
-    def size(count):
-        plan = _blocks(count)
-
-        def run(key, data):
-            return ball_accelerated_sco.solve(key, plan, ABSOLUTE, data, jnp.zeros(2)).params
-
-        shapes = jax.eval_shape(lambda: _data_of(plan))
-        return len(jax.jit(run).lower(jax.random.key(0), shapes).as_text().splitlines())
-
-    assert size(8) < 1.1 * size(2)
-
-
-@pytest.mark.slow
-def test_localization_finds_the_minimizer_of_forty_thousand_users():
-    num_users = 40_000
-    rng = np.random.default_rng(0)
-    truth = rng.standard_normal(5)
-    truth *= 0.7 / np.linalg.norm(truth)
-    rows = rng.standard_normal((num_users, 1, 5))
-    rows /= np.linalg.norm(rows, axis=-1, keepdims=True)
-    labels = rows @ truth + 0.05 * rng.standard_normal((num_users, 1))
-    data = UserData(Example(jnp.asarray(rows, jnp.float32), jnp.asarray(labels, jnp.float32)))
-    plan = planned(ball_accelerated_sco.plan, ABSOLUTE, num_users=num_users, epsilon=1.0, **SIZES)
-    sizes = [block.num_users for block in plan.parts]
-    assert sizes == [num_users >> i for i in range(1, len(sizes) + 1)]
-    assert len(sizes) >= 3
-    assert plan.omitted
-    np.testing.assert_allclose(plan.regularizations[1:] / plan.regularizations[:-1], 8.0)
-    assert plan.certificate().epsilon <= 1.0
-    solve = jax.jit(lambda k, p, d: ball_accelerated_sco.solve(k, p, ABSOLUTE, d, jnp.zeros(5)))
-    found = solve(jax.random.key(0), plan, data)
-    loss = users.mean_loss(ABSOLUTE)
-    start, best, reached = (
-        float(loss(jnp.asarray(w, jnp.float32), data)) for w in (np.zeros(5), truth, found.params)
-    )
-    assert start - best > 0.15
-    assert reached - best < 0.003
-    worst = max(float(block.loss().rdp[40]) for block in plan.parts)
-    assert float(found.privacy.rdp[40]) <= worst * (1 + 1e-5), "blocks are paid for in parallel"

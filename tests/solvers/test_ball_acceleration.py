@@ -158,33 +158,6 @@ def test_iterations_grow_like_the_ratio_to_the_two_thirds():
     assert np.all(adaptive_calls <= calls / 2)
 
 
-@pytest.mark.slow
-def test_iterations_on_the_long_chain():
-    """Counts for ‖x*‖ = ‖∇F(0)‖ = 1 up to 1 % of the initial gap; dim 4000 where nothing is searched."""
-    short, long = quadratics.chain(2000), quadratics.chain(4000)
-    ratios = np.array([100.0, 300.0, 1000.0, 3000.0, 10000.0])
-
-    def check(expected, found):
-        np.testing.assert_allclose(found, expected, rtol=0.1)
-
-    found, calls = _iterations(short, ratios, "bisection", **_STOCHASTIC)
-    check([25, 50, 105, 206, 425], found)
-    assert np.all(calls <= 7 * found)
-    check([19, 36, 72, 132, 253], _iterations(short, ratios, "adaptive")[0])
-    check([19, 58, 195, 585], _iterations(long, ratios[:4], "none", scale=1e-4)[0])
-    check([225, 392, 720, 1252], _iterations(long, ratios[:4], "fixed", reuse=True)[0])
-
-
-@pytest.mark.slow
-def test_the_least_regularization_trades_iterations_for_searches():
-    """λ_min = εK²·log(κ)^p/R² at R/r = 1000: more iterations and fewer calls as p grows."""
-    problem = quadratics.chain(2000)
-    expected = {2.0: (329, 404), 1.0: (143, 317), 0.0: (106, 460)}
-    for power, counts in expected.items():
-        found = _iterations(problem, [1000.0], "bisection", reuse=True, log_power=power)
-        np.testing.assert_allclose([count[0] for count in found], counts, rtol=0.15)
-
-
 def _plan(problem, ratio, search, **options):
     return jax.tree.map(lambda leaf: leaf[0], _plans(problem, [ratio], search, **options))
 

@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize
 
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import gaussian_smoothing, losses, quadratics, reference
+from dpsco_jax.problems import losses, quadratics, reference
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers.ball import ball_acceleration, exact_ball_oracles
@@ -38,17 +37,8 @@ def test_plans():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ball_radius": 0.0}, r"ball_radius must be in \(0, inf\), got 0.0"),
         ({"ball_radius": 2.0}, r"ball_radius must be in \(0, distance = 1\], got 2.0"),
         ({"excess": 1.5}, r"excess must be in \(0, lipschitz·distance = 1\], got 1.5"),
-        ({"excess": -1.0}, r"excess must be in \(0, inf\), got -1.0"),
-        ({"lipschitz": 0.0}, r"lipschitz must be in \(0, inf\), got 0.0"),
-        ({"distance": float("nan")}, r"distance must be in \(0, inf\), got nan"),
-        ({"search": "golden"}, "search must be one of bisection, .*, got 'golden'"),
-        ({"num_iterations": 0}, "num_iterations must be an integer at least 1, got 0"),
-        ({"max_searches": 0}, "max_searches must be an integer at least 1, got 0"),
-        ({"log_power": -1.0}, r"log_power must be in \[0, inf\), got -1.0"),
-        ({"scale": 0.0}, r"scale must be in \(0, inf\), got 0.0"),
     ],
 )
 def test_bad_arguments_are_refused(change, message):
@@ -96,27 +86,6 @@ def test_fixed_steps_of_gradients_are_accelerated_gradient_descent():
     assert float(end.weight) >= 60**2 / (4 * smoothness)
     assert gap <= 0.5 / float(end.weight)
     assert end.calls.tolist() == [60, 120]
-
-
-@pytest.mark.slow
-def test_solve_finds_the_minimizer_of_a_smoothed_absolute_loss():
-    """Non-smooth regression, convolved: within excess and smoothing bias of the best of the loss itself."""
-    absolute, data = losses.absolute(2.0), _users()
-    radius, dim = 0.02, 4
-    objective = gaussian_smoothing.smoothed(absolute, gaussian_smoothing.absolute, radius)
-    plan = ball_acceleration.plan(
-        lipschitz=2.0, distance=2.0, ball_radius=0.1, excess=1e-2, search="doubling", exact=True
-    )
-    end = jax.jit(lambda w: ball_acceleration.solve(plan, objective, data, w))(jnp.zeros(dim))
-    assert end.status == Status.OK
-    features, labels = (np.asarray(leaf)[:, 0] for leaf in data.items)
-    features = features / np.maximum(1, np.linalg.norm(features, axis=1, keepdims=True) / 2)
-    rows, n = np.hstack([features, -features]), len(labels)
-    tableau = np.hstack([rows, np.eye(n), -np.eye(n)])
-    costs = np.concatenate([np.zeros(2 * dim), np.ones(2 * n) / n])
-    best = optimize.linprog(costs, A_eq=tableau, b_eq=labels).fun
-    gap = float(mean_loss(absolute)(end.params, data)) - best
-    assert -1e-5 <= gap <= 1e-2 + 2.0 * radius * np.sqrt(2 / np.pi)
 
 
 def test_solve_refuses_what_it_cannot_solve():

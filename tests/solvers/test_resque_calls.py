@@ -202,14 +202,6 @@ def test_error_of_a_call_is_as_predicted():
     assert np.linalg.norm(noise.mean(0)) < 0.15 * RADIUS
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("queries", [512, 1024])
-def test_error_of_large_calls_is_as_predicted(queries):
-    for regularization in (40.0, 100.0, 320.0):
-        for beta in (0.2, 1.0):
-            _check_error(queries, 100, regularization, beta)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _drifts(count):
     """Distances of noiseless neighbours over 2ηL, one record at a random place; ρ/r = 4, 255 of 255 users."""

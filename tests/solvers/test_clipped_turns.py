@@ -112,24 +112,6 @@ def test_turns_are_the_phases_one_by_one(batches, radius, objective):
             np.testing.assert_array_equal(found, wanted)
 
 
-def test_the_program_does_not_grow_with_the_phases():
-    first, second = _parts((5, 6))
-
-    def size(*parts):
-        users = sum(part.num_users for part in parts)
-        data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), _data())
-        turns = first_order.TURNS
-
-        def run(key):
-            start = jnp.zeros(3)
-            solver = accelerated_sgd.solve
-            return _sequence.run(key, parts, solver, OBJECTIVE, data, start, turns=turns).params
-
-        return len(jax.jit(run).lower(jax.random.key(0)).as_text().splitlines())
-
-    assert size(first, *3 * (second,)) < 1.05 * size(first, second)
-
-
 def test_a_turn_is_charged_what_its_own_plan_proves():
     releases = [part.releases for part in _parts((5, 6))]
     stacked = _stacking.stacked([own.lowered() for own in releases])

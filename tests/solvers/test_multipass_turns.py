@@ -13,7 +13,7 @@ from dpsco_jax import _stacking, transforms
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, _sequence, first_order, means
+from dpsco_jax.solvers import _sequence, first_order, means
 from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd
 from tests.support.planned import planned
 
@@ -55,62 +55,6 @@ def _data(torn=None):
     items[3] = np.nan
     items[-1] = np.inf
     return UserData(items, mask)
-
-
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _both(key, data, of, objective=POINTS):
-    start, parts = jnp.full(DIM, 0.5), of()
-
-    def run(turns):
-        found = _sequence.run(key, parts, multipass_sgd.solve, objective, data, start, turns=turns)
-        return found._replace(unprivate={"gradients": found.unprivate["gradients"]})
-
-    assert [len(group) for group in _sequence.groups(parts, first_order.TURNS, data)] == [2]
-    return run(first_order.TURNS), run(None)
-
-
-def _same(one, other):
-    np.testing.assert_allclose(one.params, other.params, rtol=1e-5, atol=1e-6)
-    assert one.unprivate["gradients"] == other.unprivate["gradients"] < one.gradients
-    for name in ("status", "gradients"):
-        assert int(getattr(one, name)) == int(getattr(other, name))
-    for found, wanted in zip(one.privacy, other.privacy, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-
-
-@pytest.mark.slow
-def test_turns_are_the_blocks_one_by_one_and_halt_as_they_do():
-    """Once a block halts its start is returned, and nothing moves in those after it."""
-    first = _parts()[0].num_users
-    ends = []
-    for torn in (None, slice(first, 150), slice(first)):
-        one, other = _both(jax.random.key(0), _data(torn), _parts)
-        _same(one, other)
-        assert int(one.status) == (Status.OK if torn is None else Status.HALTED)
-        ends.append(np.asarray(one.params))
-    np.testing.assert_array_equal(ends[2], np.full(DIM, 0.5, np.float32))
-    assert np.all(ends[1] != ends[0])
-    assert np.all(ends[1] != ends[2])
-
-
-def _reporting():
-    return tuple(part.replace(on_halt="report") for part in _parts())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("of", "objective"),
-    [
-        (functools.partial(_parts, 5.0), POINTS),
-        (functools.partial(_parts, 0.6, "per_item"), ROUGH),
-        (functools.partial(_parts, 0.6, "per_round"), POINTS),
-        (_reporting, POINTS),
-    ],
-    ids=["clipped", "shifted", "shifted by round", "average at a halt"],
-)
-def test_turns_of_other_means_are_the_blocks_one_by_one(of, objective):
-    for torn in (None, slice(10, 30)):
-        _same(*_both(jax.random.key(1), _data(torn), of, objective))
 
 
 def test_blocks_of_other_kinds_have_programs_of_their_own():

@@ -65,19 +65,6 @@ def test_turns_are_the_phases_one_by_one(far):
         np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.slow
-def test_batches_of_turns_are_those_of_phases_one_by_one():
-    """Of more than half of the users, and of the larger population the smaller share."""
-    batches = (70, 45)
-    assert [part.releases.batch_size for part in _parts(batches)] == [70, 45]
-    one, other = (_both(jax.random.key(3), _data(), which, batches) for which in (True, False))
-    assert int(one.status) == int(other.status) == Status.OK
-    np.testing.assert_allclose(one.params, other.params, rtol=1e-5, atol=1e-6)
-    assert one.unprivate["gradients"] == other.unprivate["gradients"] < one.gradients
-    for found, wanted in zip(one.privacy, other.privacy, strict=True):
-        np.testing.assert_array_equal(found, wanted)
-
-
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def _both(key, data, together, batches=None):
     parts = _parts(batches)

@@ -121,24 +121,6 @@ def test_turns_descend_on_their_own_users_around_their_own_starts():
         np.testing.assert_allclose(joint, np.max(each, axis=0), rtol=1e-4)
 
 
-def test_the_program_does_not_grow_with_the_phases():
-    first, second = ROW.plan().parts
-
-    def size(*parts):
-        users = sum(part.num_users for part in parts)
-        data = jax.tree.map(lambda leaf: np.resize(leaf, (users, *leaf.shape[1:])), ROW.data())
-        turns = first_order.TURNS
-
-        def run(key):
-            solver, start = first_order.solve, jnp.zeros(first.dim)
-            objective = ROW.objective
-            return _sequence.run(key, parts, solver, objective, data, start, turns=turns).params
-
-        return len(jax.jit(run).lower(jax.random.key(0)).as_text().splitlines())
-
-    assert size(first, *4 * (second,)) < 1.05 * size(first, second)
-
-
 def _with(index, **changes):
     plan = _plan()
     parts = list(plan.parts)

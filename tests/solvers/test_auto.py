@@ -17,7 +17,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import auto, localized_sgd, sgd
+from dpsco_jax.solvers.user_level import auto, localized_sgd
 from dpsco_jax.solvers.user_level._auto_predictions import Setting
 from dpsco_jax.solvers.user_level.auto import planned_row
 from tests.support.planned import planned
@@ -120,31 +120,6 @@ def test_the_choice_is_what_runs():
     assert ours.gradients == chosen.item_gradients
 
 
-def test_one_compilation_serves_all_budgets():
-    # Sizes differ where the schedule depends on ε: those are given here.
-    only = (
-        auto.Candidate(
-            "own",
-            sgd,
-            lambda p: {"sampling": "full", "num_steps": 5},
-        ),
-    )
-    plans = [_plan(epsilon=epsilon, candidates=only) for epsilon in (0.5, 4.0)]
-    traces = []
-
-    def run(key, plan):
-        traces.append(1)
-        return auto.solve(key, plan, OBJECTIVE, _data(), jnp.zeros(DIM), only).params
-
-    keys = jax.random.split(jax.random.key(0), 2)
-    jitted = jax.jit(run)
-    single = [jitted(key, plan) for key, plan in zip(jax.random.clone(keys), plans, strict=True)]
-    assert len(traces) == 1
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
-    batch = jax.jit(jax.vmap(run))(keys, stacked)
-    np.testing.assert_allclose(batch, single, rtol=1e-4, atol=1e-5)
-
-
 def test_a_budget_of_gradients_is_kept():
     full = (NAMED["winsorized_erm"],)
     free, short = (
@@ -200,20 +175,3 @@ def test_what_cannot_be_is_refused_with_its_reasons():
     free = Objective(OBJECTIVE.loss, 1.0, 0.25, domains.whole_space())
     with pytest.raises(ValueError, match="distance must be"):
         _plan(free)
-    for name, value in (
-        ("num_users", 1), ("items_per_user", 0), ("dim", 0), ("epsilon", 0.0), ("delta", 1.0),
-        ("rank_by", "luck"), ("columns_per_row", 0), ("gradient_budget", USERS * ITEMS - 1),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=f"{name} must be"):
-            _plan(**{name: value})
-
-
-def test_the_table_shows_why():
-    text = str(_plan())
-    assert "by bound" in text
-    for name in ("sgd", "private_ac_sa", "localized_sgd"):
-        assert name in text
-    assert "strong_convexity must be in (0, inf), got 0.0" in text
-    marked = [line for line in text.splitlines() if line.startswith("*")]
-    assert len(marked) == 1
-    assert _plan().choice in marked[0]

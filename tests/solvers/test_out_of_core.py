@@ -15,7 +15,7 @@ from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import first_order, means, methods, out_of_core
-from dpsco_jax.solvers.item_level import erm, private_ac_sa, staged_ac_sa
+from dpsco_jax.solvers.item_level import erm
 from dpsco_jax.solvers.user_level import momentum_sgd, sgd
 from tests.problems import saved
 from tests.support.recorder import recorded
@@ -78,23 +78,6 @@ def test_any_loss_and_another_method_have_the_solution_that_they_have_in_memory(
     plan = _plan(momentum_sgd, objective=network, step_size=0.1)
     disk = momentum_sgd.solve(jax.random.key(7), plan, network, _stored(tmp_path), START)
     _same(_memory(momentum_sgd, plan, network), disk)
-
-
-@pytest.mark.slow
-def test_accelerated_methods_have_the_same_means(tmp_path):
-    """Their own arithmetic is compiled into another program, which may round it otherwise."""
-    plan = _plan(private_ac_sa)
-    disk = private_ac_sa.solve(jax.random.key(7), plan, OBJECTIVE, _stored(tmp_path), START)
-    memory = _memory(private_ac_sa, plan)
-    _same(memory._replace(params=0), disk._replace(params=0))
-    np.testing.assert_allclose(memory.params, disk.params, rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_staged_methods_run(tmp_path):
-    plan = _plan(staged_ac_sa, num_steps=8)
-    disk = staged_ac_sa.solve(jax.random.key(7), plan, OBJECTIVE, _stored(tmp_path), START)
-    np.testing.assert_allclose(_memory(staged_ac_sa, plan).params, disk.params, rtol=1e-5)
 
 
 def test_what_is_released_is_what_is_released_in_memory(tmp_path):

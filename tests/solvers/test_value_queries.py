@@ -140,63 +140,6 @@ def test_many_draws_in_one_dimension_against_quadrature(link, where):
     assert where == "ball" or apart > 2 * CRITICAL
 
 
-def cells(plan, value, start, draws, inside=lambda x: True, side=6):
-    """The p-value of counts in the cells of a grid of quantiles, in two dimensions."""
-    k, mu, w = float(plan.inverse_temperature), float(plan.regularization), plan.setting.weight
-    reach = min(12 / math.sqrt(k * mu * w), 1.5 * np.abs(draws - start).max())
-    axis = np.linspace(-reach, reach, 1201)
-    points = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1) + start
-    heights = -k * (value(points) + mu * w / 2 * np.sum((points - start) ** 2, -1))
-    mass = np.where(inside(points), np.exp(heights - heights.max()), 0.0)
-    ends = axis + 0.5 * (axis[1] - axis[0])  # of the cells around the points
-    levels = np.arange(1, side) / side
-    below = np.cumsum(mass, 0)
-    first = np.interp(levels, below.sum(1) / mass.sum(), ends)
-    # Up to each quantile of the first coordinate, for all values of the second.
-    up_to = [np.array([np.interp(x, ends, column) for column in below.T]) for x in first]
-    strips = np.diff([np.zeros(len(axis)), *up_to, below[-1]], axis=0)
-    arrows = draws - start
-    place, counts = np.searchsorted(first, arrows[:, 0]), []
-    for i, strip in enumerate(strips):
-        second = np.interp(levels, np.cumsum(strip) / strip.sum(), ends)
-        found = np.searchsorted(second, arrows[place == i, 1])
-        counts.append(np.bincount(found, minlength=side))
-    return stats.chisquare(np.ravel(counts)).pvalue
-
-
-def check_plane(which, count, num_users, seed, epsilon=1.0, **numbers):
-    """Hinge losses: on a ball, or for p = 1 with entries bounded by 1."""
-    rng = np.random.default_rng(8)
-    features = rng.uniform(-1.4, 1.4, (num_users, 2))
-    labels = (rng.uniform(size=num_users) < 0.7).astype(float)
-    if which == "ball":
-        domain, start = domains.ball(0.5, jnp.array([0.1, -0.2])), np.array([0.1, -0.2])
-        objective, settings = losses.hinge(1.0, domain), {}
-        rows = features / np.maximum(1, np.linalg.norm(features, axis=1, keepdims=True))
-        inside = lambda x: np.sum((x - start) ** 2, -1) <= 0.25  # noqa: E731
-    else:
-        objective, start = losses.hinge(2.0), np.array([0.4, 0.0])
-        settings, inside = {"norm": 1.0, "row_bound": 1.0}, lambda x: True
-        rows = features / np.maximum(1, np.abs(features).max(1, keepdims=True))
-    made = planned(objective, num_users, 2, epsilon, distance=0.5, **settings)
-    plan = dataclasses.replace(made, **numbers)
-    data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
-    draws = drawn(plan, objective, data, start, count, seed)
-    signs = 2 * labels - 1
-
-    def value(points):
-        return np.mean(np.maximum(0, 1 - signs * (points @ rows.T)), -1)
-
-    assert np.all(inside(draws))
-    return cells(plan, value, start, draws, inside)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["ball", "l1"])
-def test_many_draws_in_the_plane_in_cells(which):
-    assert check_plane(which, 50_000, 2, 6, epsilon=0.5) > 1e-3
-
-
 def short(objective, num_users=2, dim=2, k=8.0, mu=2.0, steps=60.0, trials=400.0, eta=0.01, **kw):
     """A plan with numbers of our own."""
     made = planned(objective, num_users, dim, **kw)

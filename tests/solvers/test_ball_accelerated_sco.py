@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from dpsco_jax import privacy
-from dpsco_jax.mechanisms import additive
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
@@ -104,53 +103,6 @@ def test_every_user_enters_one_block_and_no_other():
     everyone = [user for users in blocks for user in users]
     assert len(everyone) == len(set(everyone)), "a user is in two blocks"
     assert sorted(everyone) == list(range(1, sum(BLOCKS) + 1))
-
-
-def test_a_record_next_to_a_boundary_moves_the_releases_of_its_own_block_alone():
-    """All releases are frozen, so a later block sees nothing of an earlier one but its own users."""
-    seen = []
-    right = _calls.strongly_convex
-    turn = []
-
-    def tagged(key, setting, sizes, *rest, **named):
-        turn[:] = [sizes.num_users]
-        return right(key, setting, sizes, *rest, **named)
-
-    def frozen(key, tree, stddev):
-        del key, stddev
-        (num_users,) = turn
-        jax.debug.callback(
-            lambda n, x: seen.append((int(n), x.tobytes())), num_users, tree, ordered=True
-        )
-        return jnp.zeros_like(tree)
-
-    def ends(key, sizes):
-        """The first and the last user of the block, by turns."""
-        del key
-        return (sizes.num_users - 1) * (jnp.arange(sizes.most_drawn) % 2)
-
-    with (
-        mock.patch.object(_calls, "strongly_convex", tagged),
-        mock.patch.object(_calls, "_draw_users", ends),
-        mock.patch.object(additive, "gaussian", frozen),
-    ):
-        solve = jax.jit(
-            lambda data: ball_accelerated_sco.solve(
-                jax.random.key(0), _three_blocks(), ABSOLUTE, data, jnp.zeros(2)
-            )
-        )
-
-        def releases(data):
-            seen.clear()
-            jax.block_until_ready(solve(data))
-            jax.effects_barrier()
-            return list(seen)
-
-        base = releases(_numbered())
-        assert {n for n, _ in base} == set(BLOCKS)
-        for user, own in ((0, 64), (63, 64), (64, 32), (95, 32), (96, 16), (111, 16)):
-            pairs = zip(base, releases(_numbered(user)), strict=True)
-            assert {a[0] for a, b in pairs if a != b} == {own}, user
 
 
 def _blocks(count, calls=None):

@@ -32,37 +32,20 @@ FILES += [
 ]
 
 
-# Whatever takes half of a second waits for `make test-slow`, but for the example of SGD. Their solvers run in
-# tests of their own.
-LONG = {
-    *("ball.ball_ac_sa", "first_order", "out_of_core", "sampling.routes"),
-    *("user_level.accelerated_sgd", "user_level.accelerated_strongly_convex"),
-    *("user_level.finite_class", "user_level.localized_sgd", "user_level.phased_erm"),
-    *("ball.ball_acceleration", "combinators.composite", "combinators.localization"),
-    *("combinators.regularization", "combinators.restarts", "element_level.federated"),
-    *("element_level.glm", "element_level.m_estimation", "element_level.sgd", "item_level.erm"),
-    *("item_level.private_ac_sa", "item_level.sco", "resque.ball_accelerated_erm"),
-    *("resque.ball_accelerated_regularized_erm", "resque.ball_accelerated_sco"),
-    *("resque.resque_erm", "resque.resque_erm_high_probability", "resque.resque_prox"),
-    *("sampling.exponential_mechanism", "sampling.llt_sampler", "sampling.proximal_oracle"),
-    *("sampling.regularized", "sampling.value_queries", "user_level.accelerated_phased_erm"),
-    *("user_level.auto", "user_level.momentum_sgd", "user_level.preconditioned_sgd"),
-    *("user_level.whitened_sgd", "dpsco_jax.transforms.project_subspace"),
-    *("user_level.phased_sgd", "user_level.winsorized_erm", "user_level.multipass_sgd"),
-    *(
-        "user_level.item_group_privacy",
-        "user_level.output_perturbation",
-        "user_level.metric_entropy",
-    ),
-    *("item_level.regularized_sgd", "item_level.langevin", "item_level.staged_ac_sa"),
-    *("sampling.rejection_oracle", "sampling.exact", "sampling.restricted_gaussian"),
-    *("sampling.target_rejection", "convex.ac_sa", "ball.parallel_sco", "ball.epoch_sgd"),
+# The others take half of a second or more and wait for `make test-slow`; their solvers run in tests of their own.
+SHORT = {
+    *("ball.ball_oracles", "ball.exact_ball_oracles", "ball.newton_ball_oracles"),
+    *("ball.parallel_baselines", "convex.ac_sa_stages", "element_level.aprox"),
+    *("sampling.alternating_sampler", "sampling.attempt_bounds", "sampling.chain_lengths"),
+    *("sampling.log_sobolev", "sampling.zeroth_order", "user_level.item_sampled_sgd"),
+    *("user_level.sampling_choice", "user_level.sgd", "dpsco_jax.problems.stored"),
+    *("dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed", "dpsco_jax.geometry.subspaces"),
 }
 
 
 def _example(name):
     short = name.removeprefix("dpsco_jax.solvers.")
-    return pytest.param(name, id=short, marks=[pytest.mark.slow] * (short in LONG))
+    return pytest.param(name, id=short, marks=[pytest.mark.slow] * (short not in SHORT))
 
 
 @pytest.mark.parametrize("name", [_example(name) for name in FILES])

@@ -51,27 +51,6 @@ def _ac_sa(plan):
 
 
 @pytest.mark.slow
-def test_one_full_batch_and_its_golden_noise():
-    """σ/2G = 3.73063 for (1, 1e-5); noise for a sensitivity of G instead of 2G is caught."""
-    plan = planned(
-        private_ac_sa.plan,
-        LINEAR,
-        num_users=4,
-        dim=1,
-        epsilon=1.0,
-        delta=1e-5,
-        distance=1.0,
-        num_steps=1,
-        batch_size=4,
-    )
-    assert plan.noise_multiplier == pytest.approx(3.73063, rel=1e-5)
-    pair = _data(4, 0, 1.0), _data(4, 0, -1.0)
-    honest = _learned(_ac_sa(plan), *pair, delta=1e-5, runs=600_000)
-    assert 0.5 < honest <= 1.0
-    assert _learned(_ac_sa(_quieter(plan, 2.0)), *pair, delta=1e-5, runs=600_000) > 1.0
-
-
-@pytest.mark.slow
 def test_sampled_batches():
     plan = planned(
         private_ac_sa.plan,

@@ -2,18 +2,12 @@
 
 import math
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.problems import losses
-from dpsco_jax.problems.objective import Objective
-from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import user_level
-from dpsco_jax.solvers import Status
 from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers._schedules import accelerated_paper as paper
@@ -34,14 +28,6 @@ BUDGET = {
     "delta": 1e-6,
     "distance": 1.0,
 }
-FEW = {"num_users": 180, "items_per_user": 4, "dim": 3, "epsilon": 60.0, "delta": 1e-2}
-FEW["allow_large_delta"] = True
-QUADRATIC = Objective(
-    loss=lambda w, z: 0.5 * jnp.sum(jnp.square(w - z)),
-    lipschitz=20.0,
-    smoothness=1.0,
-    domain=domains.ball(8.0),
-)
 
 
 def _plan(objective=SMOOTH, **changes):
@@ -191,42 +177,6 @@ def test_radii_of_smoothing():
     assert _plan(mean=Clipped).parts[0].smoothing_radius is None
     with pytest.raises(ValueError, match="privacy resolves"):
         _plan(ROUGH, num_users=40, mean=Clipped, epsilon=0.01)
-
-
-def _points(seed=0, users=180):
-    z = np.random.default_rng(seed).normal(size=(users, 4, 3)) * 0.2 + [1.0, -0.5, 0.2]
-    return jnp.asarray(z, jnp.float32)
-
-
-@pytest.fixture(scope="module")
-def small():
-    settings = {"radius": 2.0, "num_phases": 2, "regularization": 0.2, "chunk_size": 64}
-    plan = planned(accelerated_phased_erm.plan, QUADRATIC, **FEW, **settings)
-    assert [phase.num_users for phase in plan.parts] == [120, 60]
-    run = jax.jit(
-        lambda key, items, start: accelerated_phased_erm.solve(
-            key, plan, QUADRATIC, UserData(items, None), start
-        )
-    )
-    return plan, run
-
-
-def test_after_a_halt_the_last_private_point_stays(small):
-    _, run = small
-    start = jnp.asarray([0.1, 0.2, -0.3])
-    far = 1e6 * jnp.ones((30, 4, 3))
-    clean = run(jax.random.key(0), _points(), start)
-    late = run(jax.random.key(0), _points().at[120:150].set(far), start)
-    assert late.status == Status.HALTED
-    # The end of the first phase, whatever is in the second.
-    later = run(jax.random.key(0), _points().at[120:150].set(-far), start)
-    np.testing.assert_array_equal(late.params, later.params)
-    assert np.any(late.params != clean.params)
-    np.testing.assert_array_equal(late.privacy.rdp, clean.privacy.rdp)
-    # Nothing goes on once the first phase has halted at its first step.
-    early = run(jax.random.key(0), _points().at[:50].set(1e6), start)
-    assert early.status == Status.HALTED
-    np.testing.assert_array_equal(early.params, start)
 
 
 RIDGE = SMOOTH._replace(ridge=0.5)

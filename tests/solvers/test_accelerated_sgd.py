@@ -128,20 +128,6 @@ def test_all_regularizers_are_exact_and_the_domain_is_kept():
     np.testing.assert_allclose(found.params, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_run_halts_at_once_and_returns_its_start_bit_for_bit():
-    data, plan = _points(), _plan(radius=2.0)
-    # Two camps too far apart to be close: no vector sees more than 60 % of the others.
-    far = data.items.at[: 2 * USERS // 5].add(1e6)
-    start = jnp.asarray([0.123, -0.4, 0.7])
-    found = _quadratic(jax.random.key(0), plan, UserData(far, None), start)
-    assert found.status == Status.HALTED
-    np.testing.assert_array_equal(found.params, start)
-    # A halted run states the price of all its steps.
-    whole = _quadratic(jax.random.key(0), plan, data, start)
-    assert whole.status == Status.OK
-    np.testing.assert_array_equal(found.privacy.rdp, whole.privacy.rdp)
-
-
 def test_a_run_that_halts_midway_returns_the_last_aggregate():
     plan = _plan(radius=2.0)
     # A test that fails every now and then: the score is 60, the noise of scale 4 and 2.

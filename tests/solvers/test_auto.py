@@ -12,7 +12,6 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
-from dpsco_jax.privacy import FullBatch, certified_noise_multiplier
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
@@ -26,7 +25,6 @@ USERS, ITEMS, DIM = 400, 16, 3
 OBJECTIVE = losses.logistic(1.0, domains.ball(2.0))
 SIZES = {"num_users": USERS, "items_per_user": ITEMS, "dim": DIM, "delta": 1e-5}
 NAMED = {candidate.name: candidate for candidate in auto.CANDIDATES}
-UNIT = certified_noise_multiplier(FullBatch(), 1, 4.0, 1e-5, NeighboringRelation.REPLACE_ONE)
 RIDGED = auto.Candidate("localized_sgd", localized_sgd)
 FEW = (NAMED["sgd"], NAMED["private_ac_sa"], RIDGED)
 

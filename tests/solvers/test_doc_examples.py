@@ -32,7 +32,7 @@ FILES += [
 ]
 
 
-# The others take half of a second or more and wait for `make test-slow`; their solvers run in tests of their own.
+# The others take half of a second or more and wait for `make test-slow`: solvers run in tests of their own.
 SHORT = {
     *("ball.ball_oracles", "ball.exact_ball_oracles", "ball.newton_ball_oracles"),
     *("ball.parallel_baselines", "convex.ac_sa_stages", "element_level.aprox"),

@@ -8,6 +8,7 @@ import pytest
 from scipy import special
 
 from dpsco_jax.solvers.sampling import _llt_bounds as bounds
+from tests.support.edited_plans import gaussian_curve
 
 Q = 3.0
 STRETCH = 4.0  # 2/(p - 1)
@@ -74,8 +75,7 @@ def test_neighbours_are_as_far_apart_as_is_charged_for():
         ]
         s = slope / math.sqrt(drift / STRETCH)
         for epsilon in (0.0, 0.5, 1.0):
-            curve = special.ndtr(s / 2 - epsilon / s)
-            curve = curve - math.exp(epsilon) * special.ndtr(-s / 2 - epsilon / s)
+            curve = gaussian_curve(s, epsilon)
             for one, two in (laws, laws[::-1]):
                 found = np.sum(np.maximum(one - math.exp(epsilon) * two, 0.0))
                 assert found <= curve

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax.problems import losses
-from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _proximal_numbers, alternating_sampler
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
@@ -244,31 +244,3 @@ def test_chains_have_the_law_of_the_target():
     log_density = -K * (mean_loss(grid[:, None], data) + MU / 2 * (grid - CENTER) ** 2)
     draws = CENTER + np.asarray(made.params)[:, 0]
     assert kolmogorov(draws, grid, log_density) <= 1.95 / np.sqrt(len(draws))
-
-
-def test_dense_and_one_hot_rows_give_the_same_draw_bit_for_bit():
-    columns = np.random.default_rng(5).integers(0, 6, (50, 1, 2)).astype(np.int32)
-    labels = (columns[..., 0] > 2).astype(float)
-    dense = np.zeros((50, 1, 6))
-    for row, named in zip(dense[:, 0], columns[:, 0], strict=True):
-        row[list(set(named.tolist()))] = 1.0 / np.sqrt(2.0)
-    ends = []
-
-    @jax.jit
-    def run(data):
-        oracle = proximal_oracle(
-            LOGISTIC,
-            data,
-            jnp.zeros(6),
-            inverse_temperature=500.0,
-            convexity=0.05,
-            num_steps=30,
-        )
-        return alternating_sampler.run(
-            jax.random.key(8), oracle, jnp.zeros(6), num_steps=30, num_trials=200
-        )
-
-    for features in (OneHot(columns), dense):
-        ends.append(run(UserData(Example(features, labels))))
-    np.testing.assert_array_equal(ends[0].params, ends[1].params)
-    assert int(ends[0].num_trials) == int(ends[1].num_trials)

@@ -16,6 +16,7 @@ from dpsco_jax.problems import losses, synthetic
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import regularized
+from tests.support.edited_plans import gaussian_curve
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -32,16 +33,10 @@ def planned(**settings):
     return regularized.plan(problem(), BUDGET, **settings)
 
 
-def gaussian_delta(s, epsilon):
-    """The privacy curve of N(0, 1) and N(s, 1), by SciPy."""
-    first = special.ndtr(s / 2 - epsilon / s)
-    return first - math.exp(epsilon) * special.ndtr(-s / 2 - epsilon / s)
-
-
 def spent(plan, epsilon):
     """δ at an ε, from the numbers of the plan and the formulas of the thesis, corrected."""
     s = 2.0 * 1.0 / 2000 * math.sqrt(float(plan.inverse_temperature) / float(plan.regularization))
-    return gaussian_delta(s, epsilon) + (1 + math.exp(epsilon)) * float(
+    return gaussian_curve(s, epsilon) + (1 + math.exp(epsilon)) * float(
         plan.numbers.variation.total
     )
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import special
 
 from dpsco_jax import Budget, Infeasible, Problem
 from dpsco_jax.problems import losses
@@ -19,6 +18,7 @@ from dpsco_jax.solvers.sampling import (
     proximal_oracle,
     regularized,
 )
+from tests.support.edited_plans import gaussian_curve
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -73,11 +73,11 @@ def test_the_digits_of_a_draw_tell_no_more_than_is_certified():
     chosen = first > math.exp(epsilon) * second
     p, q = (float(np.mean(chosen[found[half:]])) for found in (one, other))
     s, tau = float(plan.gdp), float(plan.numbers.variation.total)
-    proven = special.ndtr(s / 2 - epsilon / s) - math.exp(epsilon) * special.ndtr(
-        -s / 2 - epsilon / s
-    )
     error = math.sqrt((p + math.exp(2 * epsilon) * q) / half)
-    assert p - math.exp(epsilon) * q <= proven + (1 + math.exp(epsilon)) * tau + 4 * error
+    assert (
+        p - math.exp(epsilon) * q
+        <= gaussian_curve(s, epsilon) + (1 + math.exp(epsilon)) * tau + 4 * error
+    )
 
 
 # --- budgets ---

@@ -16,11 +16,7 @@ from dpsco_jax.solvers.sampling import _rejection_error as error
 from dpsco_jax.solvers.sampling import attempt_bounds
 from tests.support.compiled import OPTIMIZED
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 # -- one draw

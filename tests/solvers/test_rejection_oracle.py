@@ -20,13 +20,9 @@ from dpsco_jax.solvers.sampling import (
 )
 from tests.support.compiled import OPTIMIZED
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 CRITICAL = 1.95  # of Kolmogorov's statistic times the root of the number of draws: 1 in 1000
-
-
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
 
 
 def distances(x, s):
@@ -197,9 +193,6 @@ def test_linear_losses_are_accepted_as_often_as_is_known(c, clipped):
     assert abs(share - math.exp(c) / 2) <= 4 * 0.5 / math.sqrt(draws) + clipped
 
 
-FAR = 6.0  # standard deviations from the set to the mean
-
-
 def test_both_points_must_lie_in_the_set():
     """Outside it the loss is what it likes: here so steep that each z out there would have x accepted."""
     scale, c = 5.0, 0.03
@@ -243,31 +236,6 @@ def test_x_and_z_are_independent_and_both_new_in_every_trial():
 
 
 # -- chains
-
-
-@pytest.mark.slow
-def test_a_gaussian_target_is_kept_and_forgotten_as_fast_as_is_known():
-    """Start in the target, one step: mean, variance, and the correlation with the start."""
-    step, scale, convexity, chains = 0.5, 0.2, 1.0, 30_000
-    records = np.array([[1.0], [0.2], [0.9]])
-    center = 0.3
-    mean = center - scale * records.mean() / convexity
-    starts = mean + np.random.default_rng(1).normal(size=(chains, 1)) / math.sqrt(convexity)
-    normal = restricted_gaussian.whole_space(step, convexity, jnp.full(1, center))
-    oracle = rejection_oracle.oracle(
-        linear, jnp.asarray(records), normal, num_records=3, scale=scale, num_terms=10
-    )
-    run = jax.jit(
-        jax.vmap(lambda key, x: alternating_sampler.run(key, oracle, x, 1, 60)),
-        compiler_options=OPTIMIZED,
-    )
-    end = run(jax.random.split(jax.random.key(2), chains), jnp.asarray(starts))
-    assert np.all(np.asarray(end.num_accepted) == 1)
-    points = np.asarray(end.params)[:, 0]
-    assert abs(points.mean() - mean) <= 4 / math.sqrt(chains * convexity)
-    assert points.var() == pytest.approx(1 / convexity, rel=0.03)
-    correlation = np.corrcoef(points, starts[:, 0])[0, 1]
-    assert abs(correlation - 1 / (1 + step * convexity)) <= 4 / math.sqrt(chains)
 
 
 def chain_of_distances(c, chains, tau, seed, constant_time=False):

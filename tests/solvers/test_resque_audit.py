@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import optimize, stats
 
 from dpsco_jax import privacy
 from dpsco_jax.geometry import domains
@@ -28,6 +27,7 @@ from dpsco_jax.problems.objective import Example, LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.resque import _ball_accelerated_plan as planner
 from dpsco_jax.solvers.resque import _calls, _one_ball, ball_accelerated_erm, resque_erm
+from tests.support.edited_plans import everybody
 from tests.support.planned import planned
 
 RUNS, DELTA, QUERIES, RATIO = 100_000, 1e-2, 16, 32.0
@@ -87,15 +87,6 @@ def _learned(plan, num_users=QUERIES - 1, understated=1.0, solver=resque_erm, ru
     return found.epsilon
 
 
-def _gaussian_epsilon(distance, delta):
-    def excess(eps):
-        half = distance / 2
-        tail = stats.norm.cdf(half - eps / distance)
-        return tail - np.exp(eps) * stats.norm.cdf(-half - eps / distance) - delta
-
-    return optimize.brentq(excess, 0.0, 50.0)
-
-
 def _first_place(key, setting, calls):
     """The differing record comes first: the worst place there is."""
     del key, calls
@@ -106,7 +97,7 @@ def _first_place(key, setting, calls):
 @pytest.mark.parametrize("beta", [0.25, 0.5])
 def test_a_record_in_the_worst_place_is_as_private_as_claimed(beta):
     factor = _drift.drift_factor(QUERIES, RATIO, 1e-4)
-    claimed = _gaussian_epsilon(2 * beta * factor, DELTA - 1e-4)
+    claimed = everybody(1 / (2 * beta * factor), 1, DELTA - 1e-4)
     with mock.patch.object(_calls, "_draw_users", _first_place):
         learned = _learned(_plan(beta))
         assert 0.5 * claimed < learned <= claimed
@@ -146,7 +137,7 @@ def test_a_run_with_the_record_in_the_worst_place_of_every_level_is_as_private_a
     assert (first.num_queries, second.num_queries) == (4, 8)
     distances = [2 * call.beta * (1 - 2 / call.num_queries) for call in (first, second)]
     factor = _drift.drift_factor(8, ratio, 1e-4)
-    claimed = _gaussian_epsilon(factor * np.linalg.norm(distances), DELTA - 2e-4)
+    claimed = everybody(1 / (factor * np.linalg.norm(distances)), 1, DELTA - 2e-4)
     with mock.patch.object(_calls, "_draw_users", _first_in_every_level):
         learned, faulty = (
             _learned(plan, QUERIES, understated, ball_accelerated_erm) for understated in (1.0, 1.5)

@@ -15,13 +15,9 @@ from dpsco_jax.solvers.sampling import attempt_bounds
 from dpsco_jax.solvers.sampling import restricted_gaussian as restricted
 from dpsco_jax.solvers.sampling._truncated_normal import tail_depth
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 CRITICAL = 1.95  # of Kolmogorov's statistic times the root of the number of draws: 1 in 1000
-
-
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
 
 
 def tangent_acceptance(step, dim, smoothness, slope):

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from scipy import special
 
 from dpsco_jax import Budget, Infeasible, Problem, privacy
 from dpsco_jax.geometry import domains
@@ -20,6 +19,7 @@ from dpsco_jax.solvers.sampling import _rejection_certificate as roundings
 from dpsco_jax.solvers.sampling import _rejection_certificate as tangents
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
 from dpsco_jax.solvers.sampling._value_queries_plan import setting_of
+from tests.support.edited_plans import gaussian_curve
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -36,13 +36,6 @@ def small(**settings):
     return value_queries.plan(problem(), Budget(1.0, 1e-2), **settings)
 
 
-def gaussian_delta(s, epsilon):
-    """The privacy curve of N(0, 1) and N(s, 1), by SciPy."""
-    return special.ndtr(s / 2 - epsilon / s) - math.exp(epsilon) * special.ndtr(
-        -s / 2 - epsilon / s
-    )
-
-
 def spent(plan, epsilon, change=2.0):
     """δ at an ε from the numbers of a plan on the whole space, by the formulas of the proofs."""
     k, mu, eta = (float(x) for x in (plan.inverse_temperature, plan.regularization, plan.step_size))
@@ -50,7 +43,7 @@ def spent(plan, epsilon, change=2.0):
     far = 1.0 / mu + math.sqrt(plan.dim / (k * mu))
     mixing = far / (2 * math.sqrt(eta)) * (1 + eta * k * mu) ** -(float(plan.num_steps) - 1)
     assert float(plan.chain.mixing) == pytest.approx(mixing, rel=1e-4)
-    return gaussian_delta(s, epsilon) + (1 + math.exp(epsilon)) * float(plan.chain.variation)
+    return gaussian_curve(s, epsilon) + (1 + math.exp(epsilon)) * float(plan.chain.variation)
 
 
 SHEET = [  # mode, n, d, ε, δ; s, k, μ, T, bound, as printed in section 6 of the sheet

@@ -15,10 +15,8 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _sequence, first_order
 from dpsco_jax.solvers.user_level import phased_erm
-from tests.solvers.private_table import ROWS
 from tests.support.planned import planned
 
-(ROW,) = [row for row in ROWS if row.name == "phased_erm"]
 SIZES, DIM = (19, 33, 24), 2
 POINTS = Objective(
     loss=lambda w, z: 0.5 * jnp.sum((w - z) ** 2),

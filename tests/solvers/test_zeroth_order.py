@@ -17,6 +17,7 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _llt_numbers as constants
 from dpsco_jax.solvers.sampling import llt_sampler, zeroth_order
+from tests.support.edited_plans import gaussian_curve
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -43,10 +44,9 @@ def spent(plan, epsilon):
     """δ at an ε from k, μ, G, n and τ, in a second writing."""
     s = 2 * plan.setting.lipschitz / plan.num_users
     s *= math.sqrt(plan.inverse_temperature / plan.regularization)
-    ideal = special.ndtr(s / 2 - epsilon / s) - math.exp(epsilon) * special.ndtr(
-        -s / 2 - epsilon / s
+    return gaussian_curve(s, epsilon) + (1 + math.exp(epsilon)) * float(
+        plan.numbers.variation.total
     )
-    return ideal + (1 + math.exp(epsilon)) * float(plan.numbers.variation.total)
 
 
 @pytest.mark.parametrize("settings", [{}, {"risk": "population"}, {"max_steps": 60}])

@@ -189,7 +189,8 @@ def least_epsilon(curve, delta):
     return low
 
 
-def _gaussian_curve(mu, epsilon):
+def gaussian_curve(mu, epsilon):
+    """δ at an ε of N(0, 1) against N(μ, 1)."""
     far = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
     return max(special.ndtr(mu / 2 - epsilon / mu) - math.exp(min(far, 700.0)), 0.0)
 
@@ -202,7 +203,7 @@ def everybody(noise_multiplier, num_steps, delta):
     if not 0.0 < sigma < math.inf:
         return math.inf
     mu = math.sqrt(num_steps) / sigma
-    return least_epsilon(lambda e: _gaussian_curve(mu, e), delta)
+    return least_epsilon(lambda e: gaussian_curve(mu, e), delta)
 
 
 def sampled(runs, delta, poisson=False):
@@ -303,7 +304,7 @@ def _with_core(test, size, steps, threshold, keep, e1, noise, core, delta):
     mu = moved / core / noise * math.sqrt(steps)
 
     def curve(epsilon):
-        total = _gaussian_curve(mu, epsilon)
+        total = gaussian_curve(mu, epsilon)
         return max(total, wrong) if test == "fresh" and steps == 1 else total + wrong
 
     return least_epsilon(curve, delta)

@@ -26,7 +26,7 @@ FAULTS = (
     Fault("sampler: a point leaves with the digits of its offset", _FILE, "return base + _rows.on_grid(rest, numbers.release_unit)", "return base + rest", ("tests/solvers/test_regularized_mended.py",)),
     Fault("sampler: margins of the centre are not on the grid", _FILE, "center_margins = _rows.on_grid(_rows.margins(rows, center), unit)", "center_margins = _rows.margins(rows, center)", _ROUNDING),
     Fault("sampler: the factor k is lost in the test", _FILE, "_exact_sum((k / n) * (rows.weights", "_exact_sum((0.9 * k / n) * (rows.weights", _ORACLE),
-    Fault("sampler: weights are lost in the test", _FILE, "(rows.weights * remainders)", "(jnp.sqrt(rows.weights) * remainders)", ("tests/solvers/test_sampling_users.py",)),
+    Fault("sampler: weights are lost in the test", _FILE, "(rows.weights * remainders)", "(jnp.sqrt(rows.weights) * remainders)", ("tests/solvers/test_proximal_oracle.py::test_draws_are_those_of_the_mean_over_users_of_their_means",)),
     Fault("sampler: the offset is not moved with the anchor", _FILE, "offset = state.offset - (anchor - state.anchor)", "offset = state.offset", _ORACLE),
     Fault("sampler: what is left to y is not moved with the anchor", _FILE, "left = to_noised - (anchor - state.anchor)", "left = to_noised", _ORACLE),
     Fault("sampler: acceptance is claimed twice as well", _NUMBERS, "acceptance = xp.exp(-0.5 * c", "acceptance = xp.exp(-0.25 * c", _ORACLE),

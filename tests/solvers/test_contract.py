@@ -20,6 +20,7 @@ from dpsco_jax.solvers.work import Speed
 from tests.solvers.every_row import EVERY_ROW
 from tests.solvers.private_table import DELTA, DIM, ROWS
 from tests.support.edited_plans import edited_numbers, edited_sizes
+from tests.support.recorder import Recorded
 from tests.support.taint import drawn
 
 
@@ -98,6 +99,26 @@ def test_a_run_by_such_a_key_is_not(row):
     for impl in ("rbg", "unsafe_rbg"):
         key = jax.random.key(0, impl=impl)
         jax.eval_shape(lambda key: row.solve(key, plan, data).params, key)
+
+
+@pytest.mark.slow
+@EVERY_ROW
+def test_trials_that_a_caller_numbers_share_no_key(row):
+    """Of trial 0 and trial 1, parts and steps 0 and 1 would be exchanged: that is what exclusive or does."""
+    plan, data, impl = row.plan(), row.data(), "unsafe_rbg"  # whose keys fold by exclusive or
+
+    def solve(words, data, start):
+        return row.solve(jax.random.wrap_key_data(words, impl=impl), plan, data, start)
+
+    words = [
+        jax.random.key_data(jax.random.fold_in(jax.random.key(7, impl=impl), trial))
+        for trial in (0, 1)
+    ]
+    compiled = Recorded(solve, words[0], data, row.start)
+    runs = [compiled(given, data, row.start) for given in words]
+    keys = [run.by_key().keys() | {*run.samples, *run.used} for run in runs]
+    assert keys[0]
+    assert not keys[0] & keys[1]
 
 
 @EVERY_ROW

@@ -244,3 +244,35 @@ def test_chains_have_the_law_of_the_target():
     log_density = -K * (mean_loss(grid[:, None], data) + MU / 2 * (grid - CENTER) ** 2)
     draws = CENTER + np.asarray(made.params)[:, 0]
     assert kolmogorov(draws, grid, log_density) <= 1.95 / np.sqrt(len(draws))
+
+
+@pytest.mark.slow
+def test_draws_are_those_of_the_mean_over_users_of_their_means():
+    # Huber's loss within its threshold: a Gaussian, of a weighted least squares problem.
+    temperature, bend = 30.0, 0.5
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((12, 5, 2))
+    features /= np.linalg.norm(features, axis=-1, keepdims=True)
+    labels = rng.standard_normal((12, 5))
+    counts = np.array([5, 1, 1, 0, 2, 5, 4, 3, 1, 1, 1, 2])
+    mask = np.arange(5) < counts[:, None]
+    data = UserData(Example(jnp.asarray(features), jnp.asarray(labels)), jnp.asarray(mask))
+    oracle = proximal_oracle(
+        losses.huber(1.0, 40.0),
+        *(data, jnp.zeros(2)),
+        **{"inverse_temperature": temperature, "convexity": bend, "num_steps": 25},
+    )
+
+    def chain(key):
+        run = alternating_sampler.run(key, oracle, jnp.zeros(2), num_steps=25, num_trials=200)
+        return run.params
+
+    draws = np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), 6_000)))
+    shares = mask / np.maximum(counts, 1)[:, None] / 12
+    curvature = np.einsum("um,umi,umj->ij", shares, features, features) + bend * np.eye(2)
+    mean = np.linalg.solve(curvature, np.einsum("um,umi,um->i", shares, features, labels))
+    covariance = np.linalg.inv(curvature) / temperature
+    errors = np.sqrt(np.diag(covariance) / len(draws))
+    assert np.all(np.abs(draws.mean(0) - mean) <= 4 * errors)
+    whitened = (draws - mean) @ np.linalg.cholesky(np.linalg.inv(covariance))
+    np.testing.assert_allclose(np.cov(whitened.T), np.eye(2), atol=5 / np.sqrt(len(draws)))

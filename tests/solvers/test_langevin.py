@@ -222,26 +222,3 @@ def test_what_is_chosen_is_expected_to_be_best():
     short = plan_of(objective, num_users=2000, distance=3.0, gradient_budget=2000 * 10)
     assert short.num_steps <= 10
     assert plan_of(objective, num_users=2000, distance=3.0, columns_per_row=2) != best
-
-
-@pytest.mark.slow
-def test_audit_on_linear_losses():
-    """What is learned from 400,000 runs of the worst neighbours is 0.9 of the claim and not above it."""
-    epsilon, delta = 1.0, 1e-2
-    plan = plan_of(
-        LINEAR, num_users=2, dim=1, num_steps=12, regularization=0.2, step_size=0.5, distance=2.0,
-        epsilon=epsilon, delta=delta,
-    )  # fmt: skip
-    pair = tuple(_far(sign, 2) for sign in (1.0, -1.0))
-
-    def learned(plan):
-        def mechanism(key, data):
-            return langevin.solve(key, plan, LINEAR, data, jnp.zeros(1)).params
-
-        return privacy.audit(
-            jax.random.key(0), mechanism, *pair, lambda params: params[0], 400_000, delta
-        ).epsilon
-
-    assert 0.9 * epsilon < learned(plan) <= epsilon
-    less = edited(plan, noise_multiplier=float(plan.noise_multiplier) / 1.2)
-    assert learned(less) > epsilon

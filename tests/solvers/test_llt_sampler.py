@@ -327,17 +327,14 @@ def test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly():
 # ---------------------------------------------------
 
 
-def _chain(moves, steps, lanes, dim, drift, transform):
-    def one(key):
-        return llt_sampler.alternate(
-            *(key, moves, transform, dim),
-            drift=drift,
-            radius=200.0,
-            num_steps=steps,
-            num_trials=40 * steps,
-        )
+def _moves(loss, records, transform, drift, scale, num_terms, radius=200.0, **given):
+    sizes = {"radius": radius, "num_records": len(records), "scale": scale, "num_terms": num_terms}
+    return llt_sampler.oracle(loss, records, transform, drift=drift, **sizes, **given)
 
-    return jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(5), lanes))
+
+def _end(key, moves, transform, dim, drift, steps, trials, **given):
+    sizes = {"drift": drift, "radius": 200.0, "num_steps": steps, "num_trials": trials}
+    return llt_sampler.alternate(key, moves, transform, dim, **sizes, **given)
 
 
 def test_the_quadratic_gives_the_proximal_sampler():
@@ -345,16 +342,8 @@ def test_the_quadratic_gives_the_proximal_sampler():
     have it.
     """
     drift, transform = 0.5, llt_sampler.transform(2.0, 2)
-    moves = llt_sampler.oracle(
-        lambda x, record: 0.0 * x[0] * record,
-        jnp.zeros(3),
-        transform,
-        drift=drift,
-        radius=1e3,
-        num_records=3,
-        scale=1.0,
-        num_terms=3,
-    )
+    nothing = lambda x, record: 0.0 * x[0] * record  # noqa: E731
+    moves = _moves(nothing, jnp.zeros(3), transform, drift, 1.0, 3, radius=1e3)
     point = jnp.asarray([3.0, -1.0])
 
     @jax.jit
@@ -378,17 +367,9 @@ def test_chains_end_in_the_law_of_quadrature(name, lanes):
     """f = k·|x - s| in one dimension, both ways of drawing x: Kolmogorov's distance to quadrature."""
     drift, records, scale = 0.4, jnp.asarray([-1.0, 0.5, 2.0]), 0.3
     transform = llt_sampler.transform(2.0, 1) if name == "gaussian" else _quadratic(1)
-    moves = llt_sampler.oracle(
-        lambda x, s: jnp.abs(x[0] - s),
-        records,
-        transform,
-        drift=drift,
-        radius=200.0,
-        num_records=3,
-        scale=scale,
-        num_terms=12,
-    )
-    found = _chain(moves, 30, lanes, 1, drift, transform)
+    moves = _moves(lambda x, s: jnp.abs(x[0] - s), records, transform, drift, scale, 12)
+    chain = jax.vmap(lambda key: _end(key, moves, transform, 1, drift, 30, 40 * 30))
+    found = jax.jit(chain)(jax.random.split(jax.random.key(5), lanes))
     assert np.all(found.num_accepted == 30)
     x = np.linspace(-14, 16, 20_001)
     potential = (
@@ -405,28 +386,12 @@ def test_constant_time_makes_the_same_draws():
 
     @functools.partial(jax.jit, static_argnums=1)
     def end(key, constant):
-        moves = llt_sampler.oracle(
-            lambda x, s: jnp.abs(x[0] - s),
-            jnp.asarray([-1.0, 2.0]),
-            transform,
-            drift=drift,
-            radius=200.0,
-            num_records=2,
-            scale=0.3,
-            num_terms=5,
-            num_attempts=30,
-            num_newton=12,
-            constant_time=constant,
-        )
-        return llt_sampler.alternate(
-            *(key, moves, transform, 1),
-            drift=drift,
-            radius=200.0,
-            num_steps=6,
-            num_trials=40,
-            num_starts=20,
-            constant_time=constant,
-        )
+        given = {"num_attempts": 30, "num_newton": 12, "constant_time": constant}
+        records = jnp.asarray([-1.0, 2.0])
+        loss = lambda x, s: jnp.abs(x[0] - s)  # noqa: E731
+        moves = _moves(loss, records, transform, drift, 0.3, 5, **given)
+        given = {"num_starts": 20, "constant_time": constant}
+        return _end(key, moves, transform, 1, drift, 6, 40, **given)
 
     ends = [end(jax.random.key(7), constant) for constant in (False, True)]
     made = [(float(end.params[0]), int(end.num_accepted)) for end in ends]

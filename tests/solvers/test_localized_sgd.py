@@ -42,48 +42,24 @@ def _run(key, plan, data):
 
 def test_number_of_blocks_of_the_paper():
     printed = localized_sgd.printed_num_blocks
-    assert [printed(2**x, 1) for x in (2, 4, 5, 8, 9, 16, 17, 32, 33)] == [
-        1,
-        2,
-        3,
-        3,
-        4,
-        4,
-        5,
-        5,
-        6,
-    ]
+    found = [printed(2**x, 1) for x in (2, 4, 5, 8, 9, 16, 17, 32, 33)]
+    assert found == [1, 2, 3, 3, 4, 4, 5, 5, 6]
     assert printed(20_000, 100) == 5
     assert printed(655, 100) == 4
     assert printed(256, 256) == 4
     with pytest.raises(ValueError, match="at least 4"):
         printed(3, 1)
-    sizes = [
-        block.num_users
-        for block in _plan(
-            num_users=8000,
-            delta=1e-4,
-            num_blocks=None,
-            items_per_user=8,
-            constants="paper",
-            radius=0.5,
-            num_steps=2,
-        ).parts
-    ]
-    assert sizes == [500, 1000, 2000, 4000]
+    sizes = {"num_users": 8000, "items_per_user": 8, "delta": 1e-4, "num_steps": 2}
+    plan = _plan(num_blocks=None, constants="paper", radius=0.5, **sizes)
+    assert [block.num_users for block in plan.parts] == [500, 1000, 2000, 4000]
 
 
 def test_distances_follow_from_the_proven_bounds():
-    plan = planned(
-        localized_sgd.plan,
-        POINTS,
-        num_users=20_000,
-        items_per_user=10_000,
-        dim=5,
-        epsilon=4.0,
-        delta=1e-6,
-        num_blocks=4,
-    )
+    def made(num_users=20_000, **given):
+        sizes = {"items_per_user": 10_000, "dim": 5, "epsilon": 4.0, "delta": 1e-6}
+        return planned(localized_sgd.plan, POINTS, num_users=num_users, **sizes, **given)
+
+    plan = made(num_blocks=4)
     assert sum(block.num_users for block in plan.parts) == 20_000
     assert plan.distances[0] == 2.0, "the diameter; 2G/μ = 4 is larger"
     for before, block, distance in zip(
@@ -93,26 +69,8 @@ def test_distances_follow_from_the_proven_bounds():
         assert distance < before / 2
     assert plan.excess_bound == plan.parts[-1].excess_bound < plan.parts[0].excess_bound / 100
     # Better than all users at once for the whole distance, and the default finds it.
-    tight = planned(
-        localized_sgd.plan,
-        POINTS,
-        num_users=20_000,
-        items_per_user=10_000,
-        dim=5,
-        epsilon=4.0,
-        delta=1e-6,
-    )
-    assert tight.excess_bound <= plan.excess_bound
-    few = planned(
-        localized_sgd.plan,
-        POINTS,
-        num_users=300,
-        items_per_user=10_000,
-        dim=5,
-        epsilon=4.0,
-        delta=1e-6,
-    )
-    assert len(few.parts) == 1, "two blocks have too few users for the test"
+    assert made().excess_bound <= plan.excess_bound
+    assert len(made(300).parts) == 1, "two blocks have too few users for the test"
 
 
 def _with(plan, index, **numbers):

@@ -145,35 +145,6 @@ def test_losses_that_are_not_smooth_linear_models_are_refused():
         _run(jax.random.key(0), _plan(columns_per_row=3))
 
 
-@pytest.mark.slow
-def test_audit_of_the_whole_run():
-    """One user whose items all push one way, against one whose items push the other."""
-    users, steps, delta = 6, 2, 1e-2
-    plan = planned(preconditioned_sgd.plan,
-        # As if users had many items: the radius is small, and every gradient fills it.
-        OBJECTIVE, num_users=users, items_per_user=400, dim=2, epsilon=1.0, delta=delta,
-        columns_per_row=1, num_steps=steps, margin_scale=100.0, quantile=0.5,
-    )  # fmt: skip
-
-    def data(label):
-        columns = jnp.zeros((users, 1, 1), jnp.int32).at[0].set(1)
-        return UserData(Example(OneHot(columns), jnp.full((users, 1), 0.5).at[0].set(label)), None)
-
-    def attack(plan):
-        def mechanism(key, data):
-            return preconditioned_sgd.solve(key, plan, OBJECTIVE, data, jnp.zeros(2)).params
-
-        # The gradients of the two columns are opposite in what is left of them beside their mean.
-        score = lambda params: params[1] - params[0]  # noqa: E731
-        return privacy.audit(
-            jax.random.key(0), mechanism, data(0.0), data(1.0), score, 200_000, delta
-        ).epsilon
-
-    assert 0.3 < attack(plan) <= 1.0
-    weak = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 3)
-    assert attack(weak) > 1.0
-
-
 def test_traces_where_ranks_are_not_promoted():
     """One-hot rows, whose moments and components are released too."""
     plan = _plan(num_steps=2)

@@ -177,29 +177,6 @@ def projection_radius(
 
 
 @checked
-def histogram_error_ratio(
-    num_users: Count,
-    num_items: Count,
-    items_per_user: Positive,
-    sensitivity: Positive,
-    noise_multiplier: Nonnegative,
-    baseline: Positive,
-) -> float:
-    """1 + d·(sρσ/n)²/(m²·base): error of an unprojected private histogram over that without privacy.
-
-    Args:
-        num_users: n, of whom the histogram is.
-        num_items: d.
-        items_per_user: m, by which counts are divided.
-        sensitivity: s·ρ, how far one unit moves the sum of counts, positive.
-        noise_multiplier: σ, of the noise over that sensitivity, at least 0.
-        baseline: ‖H₁ - H₀‖², of frequencies, positive.
-    """
-    stddev = noise_multiplier * sensitivity / num_users
-    return 1 + num_items * stddev**2 / (items_per_user**2 * baseline)
-
-
-@checked
 def averaged_sgd_covariance(
     hessian: Any,
     gradient_covariance: Any,

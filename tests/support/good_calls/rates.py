@@ -139,13 +139,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "cluster_probability": kinds.PROBABILITY(0.2),
         "bits": kinds.NONNEGATIVE(1.0),
     },
-    "rates.element_level.histogram_error_ratio": {
-        **_ELEMENT,
-        "items_per_user": kinds.POSITIVE(5.0),
-        "sensitivity": kinds.POSITIVE(1.0),
-        "noise_multiplier": kinds.NONNEGATIVE(1.0),
-        "baseline": kinds.POSITIVE(1.0),
-    },
     "rates.element_level.averaged_sgd_covariance": {
         **dict.fromkeys(("hessian", "gradient_covariance"), _SQUARE(np.eye(2))),
         **dict.fromkeys(("steps_per_user", "batch_size"), kinds.POSITIVE(1.0)),

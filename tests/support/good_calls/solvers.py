@@ -53,35 +53,17 @@ _INNER = {
     **_asked(num_users=2000),
 }
 _BALL = {
-    "lipschitz": 1.0,
-    "ball_radius": 0.1,
-    "smoothing_radius": 0.2,
+    "smoothing_radius": 1.0,
     "accuracies": Kind("positive numbers", ((), (0.0,), (np.nan,), ("1",), 7, None))((0.1,)),
 }
 _RESQUE = {
     **_asked(_LINEAR, 200, epsilon=2.0, delta=1e-3),
     "ball_radius": 0.1,
-    "radius_ratio": kinds.POSITIVE(12.0),
-    "regularization": kinds.NONNEGATIVE(5.0),
+    "regularization": 5.0,
     "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
-    "method": kinds.CHOICE("strongly_convex"),
-    "sampling": kinds.CHOICE("without_replacement"),
-}
-_CALLS = {
-    "radius_ratio": kinds.POSITIVE(12.0),
-    "num_queries": Kind("integer >= 4", (1, *kinds.COUNT.bad))(16),
-    "sampling": kinds.CHOICE("without_replacement"),
-    "search": kinds.CHOICE("doubling"),
-    "prox": kinds.CHOICE("plain"),
-    "reuse": kinds.FLAG(None),
-    "levels_seed": kinds.COUNT_OR_ZERO(0),
-    "search_runs": kinds.COUNT(1),
-    "num_iterations": kinds.COUNT(5),
-    "max_searches": kinds.COUNT(2),
 }
 _BALL_ERM = {
     **_asked(_LINEAR, 8000, epsilon=4.0, delta=1e-4),
-    "condition": kinds.AT_LEAST_ONE(5.0),
     "calls": kinds.OBJECT(ball_accelerated_erm.Calls(num_queries=16)),
     "largest_error": kinds.POSITIVE_OR_INF(1e9),
 }
@@ -125,7 +107,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
     "solvers.ball.ball_ac_sa.plan": _BALL,
     "solvers.ball.epoch_sgd.plan": _BALL,
-    "solvers.ball.ball_acceleration.plan": {"ball_radius": 0.1},
     "solvers.ball.ball_acceleration.run": {
         "oracles": kinds.OBJECT(ball_oracles.BallOracles(None, None, None)),
         "project": kinds.FUNCTION(None),
@@ -140,7 +121,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "ball": kinds.FUNCTION(lambda *_: None),
         "levels": Kind("functions", ("nonsense", 7, None, ()))([lambda *_: None] * 2),
     },
-    "solvers.ball.ball_oracles.oracle_accuracies": {"ratio": kinds.AT_LEAST_ONE(10.0)},
     "solvers.ball.exact_ball_oracles.quadratic": {},
     "solvers.combinators.localization.plan": _INNER,
     "solvers.combinators.regularization.plan": _INNER,
@@ -152,9 +132,6 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "solvers.ball.newton_ball_oracles.newton": {"radius": kinds.POSITIVE_OR_INF(1.0)},
     "solvers.ball.parallel_sco.query_cost": {"result": kinds.OBJECT(None)},
-    "solvers.resque.ball_accelerated_erm.Calls": _CALLS,
-    "solvers.resque.ball_accelerated_regularized_erm.Calls": _CALLS,
-    "solvers.resque.ball_accelerated_sco.Calls": _CALLS,
     "solvers.resque.ball_accelerated_erm.plan": _BALL_ERM,
     "solvers.resque.ball_accelerated_regularized_erm.plan": {
         **_BALL_ERM,

@@ -93,7 +93,6 @@ def test_the_population_s_regularization_is_twice_the_printed_one():
             Budget(0.5, 1e-3),
             norm=2.0,
             risk="population",
-            draw_anyway=True,
         )
         k, mu = float(plan.inverse_temperature), float(plan.regularization)
         assert gaussian_delta(0.5, 2 * math.sqrt(k / mu) / 4) <= 1e-3

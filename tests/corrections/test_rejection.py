@@ -9,8 +9,8 @@ from scipy import stats
 
 from dpsco_jax.problems import losses
 from dpsco_jax.rates.norms import best_exponent
-from dpsco_jax.solvers.sampling import _exponential_series as series
-from dpsco_jax.solvers.sampling import _rejection_error as error
+from dpsco_jax.solvers.sampling import _rejection_certificate as error
+from dpsco_jax.solvers.sampling import rejection_oracle as series
 from dpsco_jax.solvers.sampling._value_queries_plan import setting_of
 
 
@@ -30,7 +30,7 @@ def variation(c, tails):
     return 0.5 * np.abs(found / found.sum() - ideal / ideal.sum()).sum()
 
 
-def test_one_over_b_is_not_the_law_of_the_exponential_series():
+def test_one_over_b_is_not_the_law_of_therejection_oracle():
     each = np.arange(1, 41)
     printed, true = 1 / each, np.array([1 / math.factorial(b) for b in each])
     delta = 0.3

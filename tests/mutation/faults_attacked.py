@@ -10,7 +10,7 @@ _ROWS = ("tests/solvers/test_sampling_rows.py", "tests/solvers/test_proximal_rou
 _ENVELOPES = ("tests/problems/test_envelopes.py",)
 _REMAINDERS = ("tests/problems/test_remainders.py",)
 _FILE = "solvers/sampling/proximal_oracle.py"
-_NUMBERS = "solvers/sampling/_proximal_numbers.py"
+_NUMBERS = "solvers/sampling/proximal_oracle.py"
 _SHARED = "solvers/sampling/_draw.py"
 _SOLVER = "solvers/sampling/regularized.py"
 _CHAIN = "solvers/sampling/alternating_sampler.py"
@@ -28,7 +28,7 @@ FAULTS = (
     Fault("attacked: long offsets are refused early", _FILE, "near = jnp.linalg.norm(offset) < LONGEST_OFFSET * deviation", "near = jnp.linalg.norm(offset) < 2.5 * deviation", _ORACLE),
     Fault("attacked: the rest of the offset is lost in the test", _FILE, "changes = _rows.margins(rows, large) + _rows.margins(rows, offset - large)", "changes = _rows.margins(rows, large)", _ROUNDING),
     Fault("attacked: the remainder is taken at the centre", _FILE, "remainder(state.margins, rows.labels, changes)", "remainder(center_margins, rows.labels, changes)", _ORACLE),
-    Fault("attacked: anchors go as far as they like", _FILE, "inside = jnp.minimum(1.0, numbers.reach", "inside = jnp.minimum(1e9, 1e99 * numbers.reach", _ROUNDING),
+    Fault("attacked: anchors go as far as they like", _FILE, "inside = jnp.minimum(1.0, made.reach", "inside = jnp.minimum(1e9, 1e99 * made.reach", _ROUNDING),
     Fault("attacked: anchors are four times as far as is proven", _FILE, "> TOLERANCE * deviation", "> 4.0 * TOLERANCE * deviation", _ORACLE),
     Fault("attacked: gradients of the last step alone are counted", _FILE, "state.evaluations + count)", "count)", _PLAN + _NEW),
     Fault("attacked: constant time stops where it is near", _FILE, "return (far | all_gradients) &", "return far &", _PLAN + _NEW),
@@ -53,7 +53,7 @@ FAULTS = (
     Fault("attacked: trials are no passes", _SOLVER, "self.numbers.most_gradients + self.num_trials", "self.numbers.most_gradients", _PLAN + _NEW),
     Fault("attacked: another ridge than planned will do", _SOLVER, "if found != setting or float(objective.ridge) != plan.ridge:", "if found != setting:", _PLAN + _NEW),
     Fault("attacked: constant time for the loop alone", _SOLVER, "all_gradients=plan.constant_time", "all_gradients=False", _PLAN + _NEW),
-    Fault("attacked: constant time for the gradients alone", _SOLVER, "        constant_time=plan.constant_time,\n    )\n    draw", "    )\n    draw", _PLAN + _NEW),
+    Fault("attacked: constant time for the gradients alone", _SHARED, "plan.num_trials, plan.constant_time)", "plan.num_trials, False)", _PLAN + _NEW),
     Fault("attacked: a run is reckoned in single precision", _SHARED, "jnp.asarray(leaf, jnp.float64), plan)", "jnp.asarray(leaf, jnp.float32), plan)", _PLAN + _NEW),
     Fault("attacked: what an envelope hides is free", _SOLVER, "gap = envelopes.envelope_gap(objective, smoothing)", "gap = 0.0", _PLAN),
     Fault("attacked: every trial has the same key", _CHAIN, "jax.random.fold_in(rest, i)", "jax.random.fold_in(rest, 0 * i)", _ORACLE),

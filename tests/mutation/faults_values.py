@@ -32,7 +32,7 @@ FAULTS = (
     Fault("values: only x is tested for membership", _ORACLE, "x_counts & z_counts & (coin", "x_counts & (coin", ("tests/solvers/test_rejection_oracle.py",)),
     Fault("values: twice the step that was certified", _SOLVER, "around = (plan.step_size,", "around = (2.0 * plan.step_size,", _STEP),
     Fault("values: the regularizer is off its centre", _SOLVER, "center, pull = (1.0 - share) * start,", "center, pull = 0.0 * share * start,", _CENTRE),
-    Fault("values: realized trials are public", _SOLVER, "        queries,\n        gradients=", "        realized,\n        gradients=", _RUN),
+    Fault("values: realized trials are public", _SOLVER, "end, queries, realized)", "end, realized, realized)", _RUN),
     Fault("values: the ridge counts twice", _PLANNED, "regularization + self.ridge", "regularization + 2.0 * self.ridge", _PLAN),
     Fault("values: rows are not bounded in the other norm", _LOSSES, "return rows * (factor * _WITHIN)[..., None]", "return rows", _VALUES),
     Fault("values: labels are not cut", _LOSSES, "labels = jnp.clip(labels, -sizes.label_bound, sizes.label_bound)", "pass", _VALUES),

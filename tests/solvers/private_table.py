@@ -392,7 +392,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _row(
         "zeroth_order", zeroth_order, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
-        norm=2.0, epsilon=0.5, draw_anyway=True, above=1.1,
+        norm=2.0, epsilon=0.5, above=1.1,
     ),
     _row("resque_erm", resque_erm, 40, **SMALL_BALL, **RESQUE),
     _row(

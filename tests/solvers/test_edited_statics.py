@@ -65,7 +65,6 @@ def test_lengths_without_end_cost_infinity(name):
     with jax.enable_x64(True), np.errstate(invalid="ignore"):
         plan = _zeroth_order()
         edited = dataclasses.replace(plan, setting=plan.setting._replace(**{name: np.inf}))
-        assert edited.draws
         assert np.isinf(privacy.epsilon(edited.loss(), 1e-3))
         assert np.isinf(edited.certificate().epsilon)
 

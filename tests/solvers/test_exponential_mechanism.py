@@ -19,7 +19,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _cells, exponential_mechanism, rejection_oracle
-from dpsco_jax.solvers.sampling._rejection_error import inner_variation
+from dpsco_jax.solvers.sampling._rejection_certificate import inner_variation
 
 pytestmark = pytest.mark.usefixtures("float64")
 

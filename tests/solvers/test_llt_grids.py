@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dpsco_jax.solvers.sampling import _llt_bounds as bounds
+from dpsco_jax.solvers.sampling import _llt_numbers as bounds
 from tests.support.edited_plans import gaussian_curve
 
 Q = 3.0
@@ -53,7 +53,7 @@ def test_a_chain_of_another_norm_is_as_near_as_is_certified(drift, slope):
     for steps in range(1, 21):
         law = back @ (law @ dual)
         distance = 0.5 * np.sum(np.abs(law - target))
-        assert distance <= float(bounds.mixing(np, float(steps), math.log1p(drift), warm))
+        assert distance <= float(bounds.mixing_of(np, float(steps), math.log1p(drift), warm))
         found.append(distance)
     # The rate is that of the proof, within a tenth of 1 + β where F bends little.
     assert found[-1] / found[-2] >= 0.8 / (1 + drift)

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from scipy import integrate, linalg, special, stats
 
-from dpsco_jax.solvers.sampling import _llt_bounds as bounds
 from dpsco_jax.solvers.sampling import _llt_numbers as llt
 from dpsco_jax.solvers.sampling import _self_concordant as rejection
 from dpsco_jax.solvers.sampling import alternating_sampler, llt_sampler
-from dpsco_jax.solvers.sampling._llt_transform import Errors
+from dpsco_jax.solvers.sampling.llt_sampler import Errors
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -254,7 +253,7 @@ def test_the_start_has_the_law_of_the_regularizer(count):
 
     found = draw(jax.random.split(jax.random.key(4), count))
     assert np.all(found.counts)
-    assert count / np.sum(found.num_attempts) >= bounds.start_acceptance(np, 2, 1.5, drift)
+    assert count / np.sum(found.num_attempts) >= llt.start_acceptance(np, 2, 1.5, drift)
     points, values = grid()
     half = np.max(np.abs(points), axis=1) <= 14.0
     points, mass = points[half], np.exp(-drift * (values[half] - values.min()))
@@ -316,7 +315,7 @@ def test_mixing_bounds_the_distance_of_a_chain_that_is_solved_exactly():
     for steps in range(1, 40):
         law = law @ step
         distance = 0.5 * np.sum(np.abs(law - target))
-        proven = float(bounds.mixing(np, float(steps), math.log1p(drift), warm))
+        proven = float(llt.mixing_of(np, float(steps), math.log1p(drift), warm))
         assert distance <= proven + 1e-12
         assert distance <= last
         last = distance
@@ -415,7 +414,7 @@ def test_the_numbers_of_a_chain_in_a_second_writing():
     warm = k / mu
     mixing = 0.5 * math.exp(0.5 * warm) / (1 + eta * k * mu) ** steps
     assert mixing <= float(made.variation.mixing) <= 1.0001 * mixing
-    assert float(made.variation.inner) >= steps * bounds.least_error(SETTING.inner)[0]
+    assert float(made.variation.inner) >= steps * llt.least_error(SETTING.inner)[0]
     assert 1e-13 * steps <= float(made.variation.transform)
     cap = stats.binom.cdf(steps - 1, RUN[4], float(made.acceptance))
     assert cap <= float(made.variation.capped)
@@ -442,7 +441,7 @@ def test_every_part_of_the_distance_is_charged_as_often_as_it_occurs():
     # A regularizer so steep that the start is hard to find, and trials that never run out.
     steep = llt.numbers(SETTING, errors, k, 1e6, eta, 10.0, 2.0**31 - 1)
     drift = eta * k * 1e6
-    missed = math.exp(-SETTING.num_starts * bounds.start_acceptance(np, 2, 1.5, drift))
+    missed = math.exp(-SETTING.num_starts * llt.start_acceptance(np, 2, 1.5, drift))
     assert float(steep.variation.capped) >= missed > 0.1
 
 
@@ -468,7 +467,7 @@ def test_heights_are_as_rare_as_they_are_said_to_be():
     found = drawn_duals(200)
     values = psi()
     inside = float(jnp.linalg.norm(POINT, ord=2) + 1.0)
-    bound = float(bounds.height(np, 2, 1.5, 0.0, inside, math.log(50.0)))
+    bound = float(llt.height_of(np, 2, 1.5, 0.0, inside, math.log(50.0)))
 
     def height(y):
         anchored = rejection.prepare(values.value, values.local, 1.0, y, POINT, 200, False)

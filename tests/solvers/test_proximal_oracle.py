@@ -10,7 +10,8 @@ import pytest
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import _proximal_numbers, alternating_sampler
+from dpsco_jax.solvers.sampling import alternating_sampler
+from dpsco_jax.solvers.sampling import proximal_oracle as proximal
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -49,9 +50,7 @@ def trials_at(shift, noised, count=60_000):
     data, center = one_column(), jnp.array([CENTER])
     arguments = {"inverse_temperature": K, "convexity": MU, "num_steps": 1}
     oracle = proximal_oracle(LOGISTIC, data, center, **arguments)
-    numbers = _proximal_numbers.numbers(
-        _proximal_numbers.setting_of(LOGISTIC, data, center), K, MU, 3.0, 1, 1
-    )
+    numbers = proximal.numbers(proximal.setting_of(LOGISTIC, data, center), K, MU, 3.0, 1, 1)
     # A noise of zero puts y at the point itself.
     point = jnp.array([noised - CENTER])
     key = jax.random.key(3)
@@ -161,8 +160,8 @@ def steps_from(name, data, k, mu, relative_step, starts, keys):
 )
 def test_acceptance_and_gradients_stay_within_their_bounds(name, kind, relative_step):
     data, k, mu = worst_data(kind), 3e4, 1e-2
-    numbers = _proximal_numbers.numbers(
-        _proximal_numbers.setting_of(OBJECTIVES[name], data, jnp.zeros(4)),
+    numbers = proximal.numbers(
+        proximal.setting_of(OBJECTIVES[name], data, jnp.zeros(4)),
         *(k, mu, relative_step, 500, 500),
     )
     # Points near the mode, near the kink, and as far away as the chain may come.
@@ -172,7 +171,7 @@ def test_acceptance_and_gradients_stay_within_their_bounds(name, kind, relative_
     )
     keys = jax.random.split(jax.random.key(1), len(starts))
     rates, away, gradients = steps_from(name, data, k, mu, relative_step, starts, keys)
-    assert float(jnp.max(away) * jnp.sqrt(numbers.precision)) <= _proximal_numbers.TOLERANCE
+    assert float(jnp.max(away) * jnp.sqrt(numbers.precision)) <= proximal.TOLERANCE
     assert int(jnp.max(gradients)) <= float(numbers.most_gradients)
     # Four standard errors of 400 trials below the bound at most.
     least = float(numbers.acceptance)
@@ -200,8 +199,8 @@ def test_the_bound_on_acceptance_is_nearly_attained(relative_step):
         keys = jax.random.split(jax.random.key(1), 20_000)
         return jnp.mean(jax.vmap(lambda key: oracle.trial(key, state)[1])(keys))
 
-    claimed = _proximal_numbers.numbers(
-        _proximal_numbers.setting_of(losses.huber(1.0, 100.0), data, jnp.zeros(dim)),
+    claimed = proximal.numbers(
+        proximal.setting_of(losses.huber(1.0, 100.0), data, jnp.zeros(dim)),
         *(k, mu, relative_step, 100, 100),
     ).acceptance
     rate = float(rate_at(np.full(dim, 0.1)))
@@ -211,8 +210,8 @@ def test_the_bound_on_acceptance_is_nearly_attained(relative_step):
 def test_a_bound_on_gradients_is_needed():
     # Far from the anchor of before many are taken, and the bound is of the right size.
     data, center = worst_data("one label"), np.zeros(4)
-    numbers = _proximal_numbers.numbers(
-        _proximal_numbers.setting_of(LOGISTIC, data, center), 3e4, 1e-2, 3.0, 500, 500
+    numbers = proximal.numbers(
+        proximal.setting_of(LOGISTIC, data, center), 3e4, 1e-2, 3.0, 500, 500
     )
 
     @jax.jit

@@ -15,7 +15,8 @@ import pytest
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.sampling import _proximal_numbers, _rows
+from dpsco_jax.solvers.sampling import _rows
+from dpsco_jax.solvers.sampling import proximal_oracle as proximal
 from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
 
 UNIT = 2.0**-53
@@ -46,8 +47,8 @@ def made(name):
     )
     data = UserData(Example(jnp.asarray(features)[:, None], jnp.asarray(labels)[:, None]))
     center = jnp.array([0.3, -0.2, 0.1])
-    setting = _proximal_numbers.setting_of(objective(name), data, center)
-    numbers = _proximal_numbers.numbers(setting, K, MU, 3.0, STEPS, STEPS)
+    setting = proximal.setting_of(objective(name), data, center)
+    numbers = proximal.numbers(setting, K, MU, 3.0, STEPS, STEPS)
     oracle = proximal_oracle(
         objective(name), data, center, inverse_temperature=K, convexity=MU, num_steps=STEPS
     )

@@ -16,13 +16,12 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import (
-    _proximal_numbers,
     _rows,
     alternating_sampler,
     proximal_oracle,
     regularized,
 )
-from dpsco_jax.solvers.sampling._proximal_numbers import Setting
+from dpsco_jax.solvers.sampling.proximal_oracle import Setting
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -70,7 +69,7 @@ def documented(setting, k, mu, c, num_steps):
 @pytest.mark.parametrize("name", SIZES)
 def test_the_numbers_are_those_of_the_documentation(name):
     setting, k, mu, c, num_steps, num_trials = SIZES[name]
-    found = _proximal_numbers.numbers(setting, k, mu, c, num_steps, num_trials)
+    found = proximal_oracle.numbers(setting, k, mu, c, num_steps, num_trials)
     mixing, far, reach, acceptance, gradients, rounding = documented(setting, k, mu, c, num_steps)
     assert found.valid
     assert float(found.variation.mixing) == pytest.approx(mixing, rel=1e-9)
@@ -97,7 +96,7 @@ def test_the_numbers_are_those_of_the_documentation(name):
 def test_points_and_offsets_on_their_grids_have_exact_margins(name):
     # Rows and points of the greatest norms that are allowed, in one direction: no sum is larger.
     setting, k, mu, c, num_steps, num_trials = SIZES[name]
-    found = _proximal_numbers.numbers(setting, k, mu, c, num_steps, num_trials)
+    found = proximal_oracle.numbers(setting, k, mu, c, num_steps, num_trials)
     dim = min(setting.dim, 64)
     rng = np.random.default_rng(0)
     direction = rng.standard_normal(dim)
@@ -142,9 +141,7 @@ def test_what_is_not_proven_is_not_valid(name):
 
     def valid(num_users, dim, mu, relative_step, num_trials):
         setting = Setting(num_users, 1, dim, 1.0, 1.0, 1.0)
-        return bool(
-            _proximal_numbers.numbers(setting, 1e2, mu, relative_step, 40, num_trials).valid
-        )
+        return bool(proximal_oracle.numbers(setting, 1e2, mu, relative_step, 40, num_trials).valid)
 
     assert valid(**inside)
     assert not valid(**inside | OUTSIDE[name])

@@ -13,7 +13,6 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import (
-    _proximal_numbers,
     chain_lengths,
     proximal_oracle,
     regularized,
@@ -161,14 +160,14 @@ def test_counting_steps_ends(arguments, monkeypatch):
 
 def test_the_oracle_reckons_in_double_precision_with_numbers_that_are_narrow(monkeypatch):
     # The deviation of a proposal has to be that of the tangent's Gaussian, to float64.
-    kinds, plain = [], _proximal_numbers.numbers
+    kinds, plain = [], proximal_oracle.numbers
 
     def spy(*given):
         found = plain(*given)
         kinds.append(np.asarray(found.precision).dtype)
         return found
 
-    monkeypatch.setattr(proximal_oracle, "numbers_of", spy)
+    monkeypatch.setattr(proximal_oracle, "numbers", spy)
     data = UserData(Example(jnp.ones((2, 1, 1)), jnp.ones((2, 1))))
     proximal_oracle.proximal_oracle(
         LOGISTIC,

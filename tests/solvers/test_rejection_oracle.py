@@ -10,14 +10,14 @@ import pytest
 from scipy import stats
 
 from dpsco_jax.geometry import domains
-from dpsco_jax.solvers.sampling import _exponential_series as series
-from dpsco_jax.solvers.sampling import _rejection_error as error
+from dpsco_jax.solvers.sampling import _rejection_certificate as error
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     chain_lengths,
     rejection_oracle,
     restricted_gaussian,
 )
+from dpsco_jax.solvers.sampling import rejection_oracle as series
 from tests.support.compiled import OPTIMIZED
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -70,7 +70,7 @@ def agrees(points, cdf):
 
 
 @pytest.mark.parametrize("cap", [8, 16])
-def test_the_number_of_terms_has_the_law_of_the_exponential_series(cap):
+def test_the_number_of_terms_has_the_law_of_therejection_oracle(cap):
     draws = 400_000
     found = lanes(lambda key: series.draw_length(key, cap), draws)
     assert found.min() == 1

@@ -13,7 +13,7 @@ from scipy import stats
 from dpsco_jax.geometry import domains
 from dpsco_jax.solvers.sampling import attempt_bounds
 from dpsco_jax.solvers.sampling import restricted_gaussian as restricted
-from dpsco_jax.solvers.sampling._truncated_normal import tail_depth
+from dpsco_jax.solvers.sampling.restricted_gaussian import tail_depth
 
 pytestmark = pytest.mark.usefixtures("float64")
 

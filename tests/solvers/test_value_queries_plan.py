@@ -15,8 +15,6 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.rates import norms, sampling
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
-from dpsco_jax.solvers.sampling import _rejection_certificate as roundings
-from dpsco_jax.solvers.sampling import _rejection_certificate as tangents
 from dpsco_jax.solvers.sampling import _user_losses, value_queries
 from dpsco_jax.solvers.sampling._value_queries_plan import setting_of
 from tests.support.edited_plans import gaussian_curve
@@ -254,7 +252,7 @@ def test_two_is_two():
 @pytest.mark.parametrize("q", [1.05, 1.3, 1.7, 1.95])
 def test_no_tangent_is_farther_below_than_is_said(q):
     rng = np.random.default_rng(int(100 * q))
-    power, worst = tangents.Power(q, 1.0), 0.0
+    power, worst = certificate.Power(q, 1.0), 0.0
     for trial in range(4000):
         dim = int(rng.integers(1, 9))
         y, h = rng.normal(size=(2, dim)) * (rng.uniform(size=(2, dim)) < 0.6)
@@ -264,7 +262,7 @@ def test_no_tangent_is_farther_below_than_is_said(q):
         size = np.linalg.norm(y, q)
         slope = size ** (2 - q) * np.sign(y) * np.abs(y) ** (q - 1) if size > 0 else 0 * y
         above = (np.linalg.norm(y + h, q) ** 2 - size**2) / 2 - slope @ h
-        bound = tangents.bregman(power, size, np.linalg.norm(h, q))
+        bound = certificate.bregman(power, size, np.linalg.norm(h, q))
         assert above <= bound * (1 + 1e-9) + 1e-12
         if bound > 1e-9:
             worst = max(worst, above / bound)
@@ -403,10 +401,10 @@ def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
     sizes = certificate.Sizes(
         10, 9, 1.0, 1.0, 1.0, certificate.rounded_losses(1.0, 9, 1.0, 0.0, 1.0)
     )
-    steep = sizes._replace(tangent=tangents.Power(1.5, 1.0))
+    steep = sizes._replace(tangent=certificate.Power(1.5, 1.0))
     plain, bent = (certificate.certified(of, 1e-6, 8, 1, 9) for of in (sizes, steep))
-    reach = roundings.farthest_point(9, 1e-6, 1.0, 1.0, 1, 1e-12)
-    potential = tangents.tangent_attempts(steep.tangent, 9, 1e-6, reach).potential
+    reach = certificate.farthest_point(9, 1e-6, 1.0, 1.0, 1, 1e-12)
+    potential = certificate.tangent_attempts(steep.tangent, 9, 1e-6, reach).potential
     wide = 9 ** (1 / 1.5 - 0.5)
     # A proposal is farther out than y by the length of ηg, which is at most η·wide·‖y‖_q.
     length = wide * reach * (1 + 1e-6 * wide**2)
@@ -417,7 +415,7 @@ def test_the_rounding_of_a_regularizer_that_is_no_quadratic_is_counted():
     with pytest.raises(ValueError, match="tangent"):
         certificate.certified(steep._replace(reach=1.0), 1e-6, 8, 1, 9)
     # Where a computed chance could exceed 1 nothing is claimed.
-    flat = tangents.tangent_attempts(tangents.Power(1.5, 1e9), 9, 1e-12, 10.0)
+    flat = certificate.tangent_attempts(certificate.Power(1.5, 1e9), 9, 1e-12, 10.0)
     assert flat.acceptance == 0.0
 
 

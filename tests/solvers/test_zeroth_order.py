@@ -30,7 +30,7 @@ def problem(objective=ABSOLUTE, num_users=2, dim=1, distance=1.0, **sizes):
 
 @functools.cache
 def planned(epsilon=0.5, delta=1e-3, sizes=(("dim", 1),), **settings):
-    settings = {"norm": 2.0, "draw_anyway": True} | settings
+    settings = {"norm": 2.0} | settings
     return zeroth_order.plan(problem(**dict(sizes)), Budget(epsilon, delta), **settings)
 
 
@@ -78,23 +78,6 @@ def test_temperature_and_regularization_are_those_of_the_theorem_with_its_factor
     assert math.isclose(mu, change**2 * k / (s * n) ** 2, rel_tol=1e-6)
     assert math.isclose(plan.excess_bound, 1 / k + mu * theta, rel_tol=1e-6)
     assert math.isclose(plan.excess_bound, 2 * change * math.sqrt(theta) / (s * n), rel_tol=1e-6)
-
-
-def test_a_plan_that_is_no_better_than_the_start_returns_it_for_nothing():
-    plan = planned(draw_anyway=False)
-    assert not plan.draws
-    assert plan.certificate().epsilon == 0.0
-    assert float(plan.gdp) == 0.0
-    assert plan.excess_bound == 1.0
-    run = zeroth_order.solve(
-        jax.random.key(0), plan, ABSOLUTE, users([3.0, -3.0]), jnp.asarray([0.25])
-    )
-    assert run.params.tolist() == [0.25]
-    assert int(run.gradients) == 0
-    assert float(privacy.epsilon(run.privacy, 1e-3)) <= 1e-9
-    better = zeroth_order.plan(problem(num_users=20), Budget(2.0, 1e-2), norm=2.0)
-    assert better.draws
-    assert better.excess_bound < 1.0
 
 
 def test_norms_near_one_are_worked_in_another_one_with_larger_slopes():
@@ -152,9 +135,7 @@ def test_a_bound_on_rows_is_what_one_gains_by(monkeypatch):
 
 def test_the_population_s_risk_takes_no_more_than_values_allow():
     """s is at most √(2d/n), and μ = G_Δ²·k/(s²n²)."""
-    plan = zeroth_order.plan(
-        problem(num_users=40), Budget(4.0, 1e-2), norm=2.0, risk="population", draw_anyway=True
-    )
+    plan = zeroth_order.plan(problem(num_users=40), Budget(4.0, 1e-2), norm=2.0, risk="population")
     assert math.isclose(float(plan.gdp), math.sqrt(2 / 40), rel_tol=1e-6)
     k, mu = float(plan.inverse_temperature), float(plan.regularization)
     assert math.isclose(mu, 4 * k / (plan.gdp * 40) ** 2, rel_tol=1e-6)
@@ -237,7 +218,7 @@ def test_the_worst_pair_is_told_apart_as_well_as_is_claimed_and_no_better():
     """Two users with labels beyond all margins, one of whom is replaced: d' of the draws, and the best
     threshold.
     """
-    plan = zeroth_order.plan(problem(), Budget(1.0, 1e-2), norm=2.0, draw_anyway=True)
+    plan = zeroth_order.plan(problem(), Budget(1.0, 1e-2), norm=2.0)
     objective = ABSOLUTE
     lanes, found = 4000, []
 
@@ -304,7 +285,7 @@ def test_float64_is_asked_for():
 
 def test_a_delta_that_float64_cannot_prove_is_refused():
     with pytest.raises(Infeasible, match="delta"):
-        zeroth_order.plan(problem(), Budget(1.0, 1e-15), norm=2.0, draw_anyway=True)
+        zeroth_order.plan(problem(), Budget(1.0, 1e-15), norm=2.0)
 
 
 @pytest.mark.slow

@@ -1,17 +1,9 @@
 """The exponential mechanism on the cells of a grid: an exact draw, private whatever the losses are.
 
-A box is cut into p^d cells, and a cell is drawn with probability in proportion to exp(-k·F) at its centre;
-or, for F that is linear, coordinate by coordinate, which is the same law on all p^d cells at the price of p·d
-of them. The point is uniform in the cell, and drawn from the cell alone (T (3.2) and Theorem 6.4.8, with the
-range of docs/corrections.md, B4).
-
-With c the centre of the box, what a user adds to the score of a centre is clipped to L·‖centre - c‖, and cut
-off to a grid of powers of two on which sums over users are exact. So replacing a user moves log-weights by a
-function that ranges over (k/n)·4L·r at most, r the largest distance of a centre from c: the cell has bounded
-range, and pure privacy, of that ε, for any losses at all. Roundings of log-weights are in ``range_of``; that
-random numbers are finite is treated as in ``mechanisms.selection``. What a regularizer adds to k·F is public
-and
-cancels: the law keeps this ε, but is not known to be Gaussian DP (docs/theory/exact_draws.md, section 2).
+With c the centre of the set, what a user adds to the score of a centre of a cell is clipped to L·‖centre -
+c‖, and cut off to a grid of powers of two on which sums over users are exact. So replacing a user moves
+log-weights by a function that ranges over (k/n)·4L·r at most, r the largest distance of a centre from c: the
+cell has bounded range (docs/theory/exact_draws.md, section 2).
 """
 
 from typing import Any
@@ -62,18 +54,9 @@ def draw_cell(
     cells: int,
     radius: Any = None,
 ) -> Int[Array, "dim"]:
-    """The cell drawn, by its place in each coordinate: one of p^d.
+    """The cell drawn, by its place in each coordinate, with probability in proportion to exp(-k·F) there.
 
-    Args:
-        key: a typed key.
-        objective: whose user losses are evaluated.
-        data: of n users.
-        lower: float64.
-        upper: float64, above it.
-        inverse_temperature: k; may be traced.
-        lipschitz: L of what is clipped.
-        cells: p, static.
-        radius: cells whose centres are farther from that of the box are left out.
+    Cells whose centres are farther than ``radius`` from that of the box are left out.
     """
     dim, users = lower.shape[0], jax.tree.leaves(data.items)[0].shape[0]
     center = 0.5 * (lower + upper)
@@ -120,8 +103,7 @@ def draw_linear(
 ) -> Int[Array, "dim"]:
     """``draw_cell`` for linear losses in any dimension; of others it takes the tangents at the centre.
 
-    A truncated exponential law in each coordinate, on p cells: of linear scores the mechanism on all p^d
-    cells is a product. Arguments as there.
+    Of linear scores the mechanism on all p^d cells is a product of truncated exponential laws on p cells.
     """
     dim, users = lower.shape[0], jax.tree.leaves(data.items)[0].shape[0]
     center, half = 0.5 * (lower + upper), 0.5 * (upper - lower)

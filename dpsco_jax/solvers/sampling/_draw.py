@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import _checks, _counts, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -24,6 +24,7 @@ from dpsco_jax.privacy.inexact import inexact_certificate, inexact_loss
 from dpsco_jax.solvers import _arguments, _costs, plans
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers._schedules.nominal_model import Nominal
+from dpsco_jax.solvers.sampling import alternating_sampler
 from dpsco_jax.solvers.sampling._precision import require_x64
 from dpsco_jax.solvers.solution import Solution, Status
 from dpsco_jax.solvers.work import Work
@@ -35,7 +36,7 @@ _LARGEST = 700.0  # exponent that can be computed with
 
 @pytree
 class Draw(MadeFor):
-    """What plans of one draw have in common.
+    """What plans of one draw have in common. Sizes are static, numbers are leaves, which may be batched.
 
     Attributes:
         constant_time: whether all trials are made, each with all that it may read: time then tells nothing.
@@ -66,11 +67,21 @@ class Draw(MadeFor):
 
 @pytree
 class GaussianDraw(Draw):
-    """A draw whose law is within total variation τ of a Gaussian DP one.
+    """A draw by T steps of a chain whose law is within total variation τ of a Gaussian DP one.
 
-    Its plans have ``gdp``, ``variation``, ``user_gradients``, ``num_trials``, and a ``setting`` with sizes
-    of data and constants.
+    Its plans have ``gdp``, ``variation``, ``user_gradients`` and a ``setting`` with sizes and constants.
+
+    Attributes:
+        regularization: μ, centred at the start, without the ridge.
+        inverse_temperature: k.
+        num_steps: T.
+        num_trials: N, of all steps.
     """
+
+    regularization: Number
+    inverse_temperature: Number
+    num_steps: Number
+    num_trials: Number
 
     @property
     def num_users(self: Any) -> int:
@@ -147,13 +158,9 @@ def expected_excess(nominal: Nominal, k: float, regularization: float) -> float:
 def naming_delta(
     make: Callable[[float], _Plan], delta: float, least: float, only_if_named: bool
 ) -> _Plan:
-    """What is made for δ; where that is too small, the refusal names a δ that would do, if there is any.
+    """What is made for δ; where that is too small, the refusal names a δ ≥ ``least`` that would do, if any.
 
-    Args:
-        make: makes it, or raises ``Infeasible``.
-        delta: δ.
-        least: the smallest δ that is tried after the one that is too small.
-        only_if_named: whether a refusal that does not have δ in ``needed`` is raised as it is.
+    With ``only_if_named`` a refusal that does not have δ in ``needed`` is raised as it is.
     """
     try:
         return make(delta)
@@ -191,6 +198,25 @@ def begun(
 def slots_of(data: Any) -> int:
     """How many items a user may have."""
     return int(jax.tree.leaves(data.items)[0].shape[1])
+
+
+def chain(key: jax.Array, plan: Any, oracle: Any) -> Any:
+    """The end of the chain of a plan, whose oracle's points are moves."""
+    return alternating_sampler.run(
+        *(key, oracle, jnp.zeros(plan.dim), plan.num_steps, plan.num_trials, plan.constant_time)
+    )
+
+
+def left_of(plan: Any, draw: Any, near: Any, end: Any, most: Any, realized: Any) -> Solution:
+    """What a chain leaves, at infinite cost unless its start was ``near``; of counts ``most`` is public."""
+    return solution(
+        draw,
+        privacy.unbounded_unless(near, plan.loss()),
+        _counts.count(most),
+        gradients=_counts.count(realized),
+        trials=end.num_trials,
+        steps=end.num_accepted,
+    )
 
 
 def solution(draw: Any, loss: privacy.PrivacyLoss, count: Any, /, **unprivate: Any) -> Solution:

@@ -1,9 +1,7 @@
 """The chain of the exponential mechanism: its numbers for a budget, what they prove, and its last point.
 
 The proximal sampler by ``rejection_oracle`` for exp(-k·(F + (μ/2)‖x - c‖²)) on a box or ball with centre c,
-where it starts. ``_rejection_certificate`` proves τ, its distance from that law, for k, μ and a set that are
-off by no more than float32 rounds them. Losses are proven to be convex and Lipschitz, and labels are clipped,
-so that roundings are bounded.
+where it starts. τ is proven for k, μ and a set that are off by no more than float32 rounds them.
 """
 
 import functools
@@ -100,12 +98,7 @@ def planned(
     is_ball: bool,
     regularization: float | None,
 ) -> Chain:
-    """The chain for a budget.
-
-    Raises:
-        ValueError: the problem is not one for chains.
-        Infeasible: no chain is private enough; ``needed`` has a δ that would do, if there is any.
-    """
+    """The chain for a budget; a refusal's ``needed`` has a δ that would do, if there is any."""
     proven_model(problem.objective)
     users, dim = problem.num_users, problem.dim
     items = problem.items_per_user

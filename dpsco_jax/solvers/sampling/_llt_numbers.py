@@ -1,12 +1,11 @@
-"""The numbers of a chain by log-Laplace transforms: how far it goes, and how exactly.
+"""The numbers of a chain by log-Laplace transforms: how far it goes, and how exactly, on every data set.
 
-From sizes, constants and k, μ, η, T, N alone follow the set on which the chain lives, the probability with
-which a trial succeeds at least, and the parts of the distance of its last point from the ideal law, on every
-data set of the planned sizes. Lengths are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²)
-and 1/h-strongly convex in ℓp, h = 2/(p-1). docs/theory/llt_sampler.md derives every line, and names it as
-the comments here do. ``valid`` is false where a derivation does not apply; nothing is proven then.
+Lengths are in units of √a, a = η(p-1)/2, in which ψ is that of exp(-‖y‖_q²) and 1/h-strongly convex in ℓp, h
+= 2/(p-1). docs/theory/llt_sampler.md derives every line, and names it as the comments here do. ``valid`` is
+false where a derivation does not apply; nothing is proven then.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -17,12 +16,12 @@ from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.rates import norms
-from dpsco_jax.solvers.sampling import _llt_bounds as bounds
 from dpsco_jax.solvers.sampling import _rejection_certificate as roundings
 from dpsco_jax.solvers.sampling import _rows
 from dpsco_jax.solvers.sampling import _self_concordant as steps_of
-from dpsco_jax.solvers.sampling._llt_transform import Errors
+from dpsco_jax.solvers.sampling._rejection_certificate import MOST_TERMS, inner_variation
 from dpsco_jax.solvers.sampling.chain_lengths import trials_variation
+from dpsco_jax.solvers.sampling.llt_sampler import Errors
 
 MOST_PARAMETERS = 10
 _LEAST_NORM = 1.1
@@ -57,7 +56,7 @@ class Setting(NamedTuple):
     @property
     def num_terms(self) -> int:
         """A, of the estimated exponential: the one with the least error for c̄."""
-        return bounds.least_error(self.inner)[1]
+        return least_error(self.inner)[1]
 
     @property
     def num_attempts(self) -> int:
@@ -72,7 +71,7 @@ class Setting(NamedTuple):
     @property
     def num_starts(self) -> int:
         """Attempts at the starting point."""
-        return math.ceil(_START / bounds.start_acceptance(np, self.dim, self.exponent, 0.1))
+        return math.ceil(_START / start_acceptance(np, self.dim, self.exponent, 0.1))
 
     @property
     def label_bound(self) -> float:
@@ -134,17 +133,7 @@ def numbers(
     num_steps: Any,
     num_trials: Any,
 ) -> Numbers:
-    """All numbers of a run; they may be traced.
-
-    Args:
-        setting: sizes and constants.
-        errors: of the transform for its p, d and reach.
-        inverse_temperature: k: the target is exp(-k·(F + μ·ηψ)).
-        regularization: μ.
-        step_size: η.
-        num_steps: T.
-        num_trials: N.
-    """
+    """All numbers of a run for exp(-k·(F + μ·ηψ)), with ``errors`` of its transform; they may be traced."""
     xp, (k, mu, eta, steps, trials) = as_floats(
         inverse_temperature, regularization, step_size, num_steps, num_trials
     )
@@ -168,30 +157,30 @@ def numbers(
     # (3) mixing, from the law of the regularizer.
     warm = slope * slope / m
     rate = xp.log1p(drift * xp.exp(-8.0 * off)) * _DOWN
-    mixing = bounds.mixing(xp, steps, rate, warm + 10.0 * off)
+    mixing = mixing_of(xp, steps, rate, warm + 10.0 * off)
     # (4) how far the chain goes, and how high it starts above the mode for a y.
     far = _FAR_SHARE * mixing
     rare = xp.log(4.0 * steps / xp.maximum(far, 1e-300))
     tail = xp.sqrt(4.0 / m * (0.5 * warm + 10.0 * off + rare))
     inside = slope / m + xp.sqrt(dim / m) + tail
-    height = bounds.height(xp, dim, p, drift, inside, rare + math.log(dim))
+    height = height_of(xp, dim, p, drift, inside, rare + math.log(dim))
     apart = xp.sqrt(2.0 * stretch * height)
     radius = (inside + 2.0 * apart + 2.0 * math.sqrt(stretch)) * _UP
     newton = steps_of.newton_steps(height, xp)
     # The diameter bounds how warm the start is, too.
     warm = xp.minimum(warm, 2.0 * slope * radius)
-    mixing = xp.minimum(mixing, bounds.mixing(xp, steps, rate, warm + 10.0 * off))
+    mixing = xp.minimum(mixing, mixing_of(xp, steps, rate, warm + 10.0 * off))
 
     # (5) a trial.
     slopes = (xp.sqrt(xp.maximum(stretch * slope * slope, 0.0)) + 2.0 * k * setting.loss_error) ** 2
     within = slopes <= setting.inner
-    one = bounds.least_error(setting.inner)[0] * (1.0 + 2.0**-20)
+    one = least_error(setting.inner)[0] * (1.0 + 2.0**-20)
     counts = 0.5 * (1.0 - one)
     attempt = setting.attempt
     missed = math.exp(setting.num_attempts * math.log1p(-attempt))
     wrong = roundings.acceptance_error(setting.inner, setting.num_terms, setting.num_users)
     # (6) rounding of a step.
-    middle, outer = (bounds.second_moment(xp, dim, p, r) ** 0.5 for r in (inside, radius))
+    middle, outer = (second_moment(xp, dim, p, r) ** 0.5 for r in (inside, radius))
     straight = math.sqrt(stretch) * (2.0 * (dim + 3.0) * middle + 7.0 * b * outer)
     bent = (dim + 3.0) * xp.sqrt(dim * stretch * b) * outer
     attempted = _UNIT * ((dim + 1.02) * (straight + bent + 10.0) + 20.0)
@@ -206,7 +195,7 @@ def numbers(
     crossing = 8.0 * dim * _UNIT * radius * (1.0 / release_unit + xp.sqrt(b) * outer)
     released = crossing / (attempt * acceptance)
     # (8) the start.
-    started = xp.exp(-setting.num_starts * bounds.start_acceptance(xp, dim, p, drift))
+    started = xp.exp(-setting.num_starts * start_acceptance(xp, dim, p, drift))
 
     known = (radius <= setting.reach) & (radius * unit <= setting.farthest) & (newton < 2.0**31)
     valid = valid & sound & within & steady & known & (dim <= MOST_PARAMETERS)
@@ -249,9 +238,8 @@ def working_lipschitz(
     objective: Objective, p: float, inner: float, dim: int, row_bound: float | None
 ) -> float:
     """G of every user's loss in the norm that is worked in."""
-    known = float(
-        objective.lipschitz
-    )  # slope·feature_bound, and ‖a‖ falls as the exponent grows from 2
+    # slope·feature_bound, and ‖a‖ falls as the exponent grows from 2.
+    known = float(objective.lipschitz)
     if row_bound is None:
         return known
     slope = known / float(model_of(objective).feature_bound)
@@ -267,3 +255,51 @@ def model_of(objective: Objective) -> LinearModel:
     if model is None:
         raise ValueError(f"objective must be a linear model on vectors, got {objective.loss!r}")
     return model
+
+
+@functools.cache
+def least_error(c: float) -> tuple[float, int]:
+    """δ(c, A) and A, for the A with the least."""
+    return min((inner_variation(c, terms), terms) for terms in range(3, MOST_TERMS + 1))
+
+
+def start_acceptance(xp: Any, dim: int, p: float, drift: Any) -> Any:
+    """Half of a lower bound on the probability that an attempt at the start counts: half for the set.
+
+    The proposal has the density of exp(-(m/2)‖x‖_p²), so that m‖x‖_p² is χ²_d distributed, and counts with
+    probability at least exp(-(α/2)·m‖x‖_p² - √(m)‖x‖_p·√(d·drift/(p-1))), α = (2-p)/(p-1); the square of the
+    second term over 2 and a half bound it, and χ² has a closed form.
+    """
+    ratio = (2.0 - p) / (p - 1.0)
+    pull = dim * drift / (p - 1.0)
+    # √(pull)·t ≤ (pull·t² + 1)/2.
+    return 0.5 * xp.exp(-0.5 * dim * xp.log1p(ratio + pull) - 0.5)
+
+
+def mixing_of(xp: Any, steps: Any, rate: Any, log_warm: Any) -> Any:
+    """½·(1 + ηm)^{-T}·√χ², rounded up, at most 1."""
+    lost = steps * rate
+    bound = 0.5 * xp.exp(
+        xp.minimum(0.5 * log_warm - lost + 2.0**-44 * (lost + log_warm + 1.0), 1.0)
+    )
+    return xp.minimum(xp.maximum(bound, 1e-300), 1.0)
+
+
+def second_moment(xp: Any, dim: int, p: float, radius: Any) -> Any:
+    """A bound on E‖y‖_q² under D_x, for ‖x‖_p at most ``radius``: by Jensen, with ψ of the scale θ = 0.8."""
+    share = 0.8
+    rise = radius * math.sqrt(0.5 * dim / share) + 0.25 * radius * radius * (1.0 / share - 1.0)
+    return (rise - 0.5 * dim * math.log(share * (p - 1.0))) / (1.0 - share)
+
+
+def height_of(xp: Any, dim: int, p: float, drift: Any, inside: Any, rare: Any) -> Any:
+    """How far V(x) is above its minimum for y ~ D_x, x within ``inside``, but for a probability e^{-rare}."""
+    # All coordinates of y - E y, over their deviations, stay below this one.
+    stretch, tail = 2.0 / (p - 1.0), rare + 2.0 * xp.log1p(rare) + 1.0
+    near = xp.sqrt(dim * stretch * stretch * second_moment(xp, dim, p, inside)) * tail
+    near = near + math.sqrt(stretch)
+    spread = xp.sqrt(second_moment(xp, dim, p, inside + near))
+    ball = 0.5 * dim * math.log(math.pi) - math.lgamma(0.5 * dim + 1.0)
+    covered = dim * xp.log(4.0 * near * spread) - ball
+    rise = inside * math.sqrt(0.5 * dim) + 0.25 * inside * inside
+    return rare + 1.0 + covered + drift * rise

@@ -1,23 +1,9 @@
 """How far a chain of ``rejection_oracle`` is from its target, from sizes and constants alone.
 
-For c = η(kG)², T steps and N trials these are the parts of
-
-    τ = mixing + T·δ(c, A) + rounding + cap,
-
-or the other way round: step size, terms, steps and trials for a τ (T, Algorithms 13 and 14, Theorem 3.5.2,
-with constants of our own). For every data set of n records whose losses are convex and G-Lipschitz the law of
-the last point is within total variation τ of the target; docs/theory/rejection_oracle.md derives each part.
-Normal numbers are taken for exact, and points for the real numbers that they are; whatever tests them is
-charged. The computed loss is one function of point and record, so its roundings change the target, once.
-
-For a regularizer ψ = (a/2)·‖x‖_q², 1 < q < 2, with N = ‖y‖_q and D(h) what ψ/a is above its tangent at y + h,
-
-    D(h) ≤ c₁·N^{2-q}·‖h‖_q^q + c₂·‖h‖_q²,    c₁ = 2^{2-q}/q,    c₂ = max(5/2, (2/q - 1)·(q² + 2^{4-2q})),
-
-so E e^{-aD} ≥ e^{-a·E D} bounds how likely an attempt by the tangent counts. Where roundings could make a
-computed aD negative beyond the slack of ``tangent``, the bound is zero: nothing is claimed.
-
-The parts of a given chain may be traced, in float64, but for ``ball_radius`` without ``ball_bounds``.
+For c = η(kG)², T steps and N trials τ = mixing + T·δ(c, A) + rounding + cap, or step size, terms, steps and
+trials for a τ; docs/theory/rejection_oracle.md derives each part, for every data set of n records whose
+losses are convex and G-Lipschitz. Parts of a given chain may be traced, in float64, but for ``ball_radius``
+without ``ball_bounds``.
 
 Example:
     >>> losses = rounded_losses(69.6, 10, 1.0, start_norm=0.0, start_loss=1.0)
@@ -27,26 +13,27 @@ Example:
 """
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, SupportsFloat
 
+import numpy as np
 from scipy import special
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._numerics import Scalar, as_floats
+from dpsco_jax._numerics import Scalar, as_floats, special_namespace
 from dpsco_jax.solvers.sampling import chain_lengths
-from dpsco_jax.solvers.sampling._rejection_error import (
-    MOST_TERMS,
-    bisected,
-    inner_variation,
-    largest_c,
-    moment,
-)
 from dpsco_jax.solvers.sampling.attempt_bounds import ball_acceptance, farthest_start
+from dpsco_jax.solvers.sampling.rejection_oracle import INDICES
 from dpsco_jax.solvers.sampling.restricted_gaussian import TANGENT_SLACK
 
+MOST_TERMS = 18  # 1/19! is below the resolution of a uniform number
+_LEAST_C, _MOST_C = 1e-9, 0.25
+_BEYOND = 100
+_B = np.arange(1, _BEYOND)
+_LOG_SHARES = np.append(0.0, np.log(_B) + special.gammaln(_B / 2.0) - special.gammaln(_B + 1.0))
 _UP = 1.0 + 2.0**-30
 _DOWN = 1.0 - 2.0**-30
 _UNIT = 2.0**-53
@@ -57,11 +44,7 @@ _OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs t
 
 
 class Rounding(NamedTuple):
-    """The error of computed k·f(x; s): at distance r of the start at most ``at_start`` + r·``slope``.
-
-    Computed differences are those of one computed function, since one piece of compiled code serves both
-    values.
-    """
+    """The error of computed k·f(x; s): at distance r of the start at most ``at_start`` + r·``slope``."""
 
     at_start: Any
     slope: Any
@@ -107,7 +90,6 @@ class Chain(NamedTuple):
     num_terms: int  # A
     num_steps: Any  # T
     num_trials: Any  # N
-    indices: str  # "prefix" or "fresh"
     acceptance: Any  # a lower bound on the probability that a trial succeeds
     mixing: Any  # the total variation that T exact steps leave
     inner: Any  # T·δ(c, A)
@@ -127,23 +109,9 @@ def certified(
     num_terms: int,
     num_steps: Scalar,
     num_trials: Scalar,
-    indices: str = "prefix",
     escape: Scalar = 1e-12,
 ) -> Chain:
-    """The parts of τ of a chain that is given.
-
-    Args:
-        sizes: of the target.
-        step_size: η, above 0; may be traced.
-        num_terms: A, in [3, 18].
-        num_steps: T, at least 1; may be traced.
-        num_trials: N, at least 1; may be traced.
-        indices: ``"prefix"`` or ``"fresh"``.
-        escape: how likely points may be farther out than bounds on attempts and roundings hold for.
-
-    Raises:
-        ValueError: a concrete argument is out of range.
-    """
+    """The parts of τ of a chain of η, A, T and N; ``escape`` is how likely bounds may fail farther out."""
     _require(sizes)
     _checks.require_positive("step_size", step_size)
     _checks.require_whole("num_steps", num_steps, 1)
@@ -167,7 +135,7 @@ def certified(
         farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
     # A density within e^{±2h} has tails that are e^{4h} as heavy at most, for x and for z.
-    one = inner_variation(c, num_terms, indices) * xp.exp(8.0 * xp.minimum(found.potential, 1.0))
+    one = inner_variation(c, num_terms) * xp.exp(8.0 * xp.minimum(found.potential, 1.0))
     counts = 0.5 * (1.0 - xp.minimum(one, 1.0))
     wrong = acceptance_error(c, num_terms, sizes.num_records) + 2.0 * found.error
     proven = (wrong < counts) & (shifted < 1.0)
@@ -178,7 +146,7 @@ def certified(
     possible = acceptance > 0.0
     capped = chain_lengths.trials_variation(steps, trials, xp.where(possible, acceptance, 0.5))
     return Chain(
-        *(step_size, num_terms, num_steps, num_trials, indices),
+        *(step_size, num_terms, num_steps, num_trials),
         acceptance,
         chain_lengths.mixing_variation(steps, eta, convexity, distance),
         xp.minimum(1.0, steps * one),
@@ -187,22 +155,8 @@ def certified(
     )
 
 
-def planned(
-    variation: SupportsFloat,
-    sizes: Sizes,
-    indices: str = "prefix",
-) -> Chain:
-    """A chain whose τ is at most the given one.
-
-    Args:
-        variation: τ, in (0, 1).
-        sizes: of the target.
-        indices: ``"prefix"`` or ``"fresh"``.
-
-    Raises:
-        ValueError: an argument is out of range.
-        Infeasible: float64 cannot reach that distance, or there would be 2³¹ trials.
-    """
+def planned(variation: SupportsFloat, sizes: Sizes) -> Chain:
+    """A chain whose τ is at most the given one; ``Infeasible`` where float64 or 2³¹ trials are too few."""
     _require(sizes)
     tau = _checks.require_real("variation", variation, 0.0, 1.0)
     choices = range(3, MOST_TERMS + 1)
@@ -210,7 +164,7 @@ def planned(
     while steps < known:  # a larger T asks for a smaller δ, so for a smaller η and a larger T
         steps = known
         share = _SLACK * _INNER * tau / steps
-        c, terms = _widest(share, choices, indices)
+        c, terms = _widest(share, choices)
         # A smaller δ asks for more terms, never many.
         choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
@@ -220,7 +174,7 @@ def planned(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
     escape = ESCAPE * tau / 2.0
-    draft = certified(sizes, eta, terms, known, _MOST_TRIALS, indices, escape)
+    draft = certified(sizes, eta, terms, known, _MOST_TRIALS, escape)
     needed = draft.mixing + draft.inner + draft.rounding + draft.cap
     if draft.acceptance <= 0.0 or needed > (1.0 - _CAP) * tau:
         raise Infeasible(
@@ -228,15 +182,15 @@ def planned(
             f" with probability {draft.acceptance:.3g} or more, got {tau}"
         )
     trials = chain_lengths.capped_trials(known, draft.acceptance, _SLACK * _CAP * tau)
-    return certified(sizes, eta, terms, known, trials, indices, escape)
+    return certified(sizes, eta, terms, known, trials, escape)
 
 
-def _widest(share: float, choices: Iterable[int], indices: str) -> tuple[float, int]:
+def _widest(share: float, choices: Iterable[int]) -> tuple[float, int]:
     """The largest c for which a draw is within the distance, and the least A that has it."""
     found = []
     for terms in choices:
         with contextlib.suppress(Infeasible):
-            found.append((largest_c(share, terms, indices), -terms))
+            found.append((largest_c(share, terms), -terms))
     if not found:
         raise Infeasible(f"variation must be larger: no step is within {share:.3g} of its law")
     c, terms = max(found)
@@ -283,13 +237,7 @@ def computed_target(c: Scalar, convexity: Scalar, start_distance: Scalar, error:
 
 
 def acceptance_error(c: Any, num_terms: int, num_records: int) -> Any:
-    """e: how much rounding changes the probability that x is accepted, in the mean square over x.
-
-    Args:
-        c: η(kG)².
-        num_terms: A.
-        num_records: n.
-    """
+    """e: how much rounding changes the probability that x is accepted, in the mean square over x."""
     each = range(1, num_terms + 1)
     # Bounds on the root mean squares of |X|^b, b = 0, ..., A.
     norms = [1.0] + [(moment(c, 2 * b) ** (0.5 / b)) ** b for b in each]
@@ -321,29 +269,11 @@ def rounded_losses(
     lipschitz: SupportsFloat,
     start_norm: SupportsFloat,
     start_loss: SupportsFloat,
-    link_ulps: SupportsFloat = 4.0,
+    ulps: float = 4.0,
 ) -> Rounding:
-    """Of losses ℓ(⟨x, s⟩) whose link is computed within so many units of 2^-53 of its size.
-
-    A sum of d products in any order is within γ_d·‖x‖·‖s‖ of what it stands for, γ_d = d·2^-53/(1 - d·2^-53).
-
-    Args:
-        scale: k; may be traced.
-        dim: d.
-        lipschitz: G, at least Lip(ℓ)·‖s‖.
-        start_norm: ‖x_0‖, or more.
-        start_loss: the largest |ℓ(⟨x_0, s⟩)|.
-        link_ulps: the error of the link.
-
-    Raises:
-        ValueError: a concrete argument is out of range.
-    """
-    dim = _checks.require_integer("dim", dim, 1)
-    _checks.require_positive("scale", scale)
-    slope = _checks.require_real("lipschitz", lipschitz, 0.0)
-    norm = _checks.require_real("start_norm", start_norm, 0.0, closed=True)
-    loss = _checks.require_real("start_loss", start_loss, 0.0, closed=True)
-    ulps = _checks.require_real("link_ulps", link_ulps, 0.0, closed=True)
+    """Of k·ℓ(⟨x, s⟩), G ≥ Lip(ℓ)·‖s‖, whose link is within so many units of 2^-53 of its size."""
+    slope, norm, loss = float(lipschitz), float(start_norm), float(start_loss)
+    # Of d products in any order the sum is within this times ‖x‖·‖s‖.
     order = dim * _UNIT / (1.0 - dim * _UNIT)
     at_start = scale * (slope * norm * order + ulps * _UNIT * (loss + slope * norm * order))
     return Rounding(_UP * at_start, _UP * scale * slope * (order + ulps * _UNIT * (1.0 + order)))
@@ -358,7 +288,10 @@ class Attempts(NamedTuple):
 
 
 def bregman(power: Power, length: Any, move: Any) -> Any:
-    """The bound on aD, for ‖y‖_q = ``length`` and the ℓq norm of a move, in the mean square if random."""
+    """A bound on ψ(y + h) above its tangent at y, ‖y‖_q = ``length``, ‖h‖_q = ``move`` in the mean square.
+
+    c₁·‖y‖^{2-q}·‖h‖^q + c₂·‖h‖² of a; E e^{-aD} ≥ e^{-a·E D} then bounds how likely an attempt counts.
+    """
     q = power.exponent
     first = 2.0 ** (2.0 - q) / q * length ** (2.0 - q) * move**q
     second = max(2.5, (2.0 / q - 1.0) * (q * q + 2.0 ** (4.0 - 2.0 * q)))
@@ -391,11 +324,7 @@ def tangent_attempts(power: Power, dim: int, step_size: Scalar, reach: Scalar) -
 def _counted(
     sizes: Sizes, num_steps: Any, step_size: Any, deviation: Any, reach: Any, escape: Any
 ) -> tuple[Attempts, Any]:
-    """What is known of attempts, and the probability that it is not so.
-
-    On a ball the bound falls with the deviation of a proposal, since a ball that touches from inside holds
-    less; so one that is known for the widest deviation holds for all others.
-    """
+    """What is known of attempts, and the probability that it is not so."""
     dim, radius = sizes.dim, sizes.ball_radius
     xp, (steps, deviation) = as_floats(num_steps, deviation)
     zero = xp.zeros_like(deviation)
@@ -408,6 +337,7 @@ def _counted(
         likely = ball_acceptance(dim, radius, deviation, farthest)
         return Attempts(zero + likely, zero, zero), zero + escape
     widest, farthest = sizes.ball_bounds
+    # A ball that touches from inside holds less for a wider proposal, so the widest bounds all others.
     likely = ball_acceptance(dim, radius, widest, farthest)
     longer = _UP * float(special.gammaincc(dim / 2.0, farthest**2 / 2.0))
     within = xp.where(deviation <= widest, likely, 0.0)
@@ -417,11 +347,7 @@ def _counted(
 def _tangent_step(
     sizes: Sizes, tangent: Power, step_size: float, num_steps: int, escape: float
 ) -> float:
-    """The step size, or a smaller one at which attempts by tangents count often enough.
-
-    Raises:
-        Infeasible: roundings of ψ forbid all of them.
-    """
+    """The step size, or a smaller one at which attempts by tangents count often enough, if any does."""
     dim, convexity, start = sizes.dim, float(sizes.convexity), float(sizes.start_distance)
 
     def often(log_step: float) -> bool:
@@ -439,3 +365,84 @@ def _tangent_step(
             f"exponent = {tangent.exponent:.4g} and dim = {dim}"
         )
     return math.exp(bisected(often, low, high, 40))
+
+
+def inner_variation(c: Scalar, num_terms: int, indices: str = "prefix") -> Any:
+    """δ(c, A): how far the law of an accepted point is at most from its target, rounded up; may be traced.
+
+    x and z have a (1/η)-strongly log-concave law, so differences X of losses have Pr[|X| ≥ t] ≤
+    2·exp(-t²/(4c)). An estimate ρ of a terms differs from its clip to [0, 2] by at most h_a(M)₊, h_a(t) = t +
+    ... + t^a - 1, M the largest |X|; what comes after term A is at most Σ_{b > A} E|X|^b/b!. This is the sum
+    of both expectations. It rises in c; in A it falls while what is cut off matters.
+    """
+    _checks.require_nonnegative("c", c)
+    num_terms = _checks.require_integer("num_terms", num_terms, 3, MOST_TERMS)
+    _checks.require_choice("indices", indices, INDICES)
+    xp, (given,) = as_floats(c)
+    some = given > 0
+    size = xp.where(some, given, 1e-9)
+    each = np.arange(1, num_terms + 1)
+    reciprocals = np.array([1.0 / math.factorial(a) for a in each])
+    shares = reciprocals - np.append(reciprocals[1:], 0.0)
+    differences = each if indices == "prefix" else each * (each + 1) // 2
+    clipped = xp.sum(shares * _excess(xp, size, num_terms, differences))
+    beyond = np.arange(num_terms + 1, _BEYOND)
+    terms = xp.exp(0.5 * beyond * xp.log(4.0 * size) + _LOG_SHARES[beyond])
+    # Γ((b+1)/2)/Γ(b/2) is at most √(b/2), so the rest falls at least so fast.
+    ratio = xp.sqrt(2.0 * size / _BEYOND)
+    rest = xp.where(ratio < 1.0, terms[-1] * ratio / (1.0 - xp.minimum(ratio, 0.5)), xp.inf)
+    bound = _UP * (clipped + xp.sum(terms) + rest) + 1e-300
+    return xp.where(some, xp.minimum(bound, 1.0), 0.0)
+
+
+def largest_c(variation: float, num_terms: int, indices: str = "prefix") -> float:
+    """The largest c, from below, for which ``inner_variation`` is at most the given one, if any is."""
+    low, high = math.log(_LEAST_C), math.log(_MOST_C)
+    if inner_variation(_LEAST_C, num_terms, indices) > variation:
+        raise Infeasible(f"variation must be larger for {num_terms} terms, got {variation}")
+
+    def fits(log_c: float) -> bool:
+        return bool(inner_variation(math.exp(log_c), num_terms, indices) <= variation)
+
+    return math.exp(bisected(fits, low, high, 36))
+
+
+def bisected(fits: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+    """The last number that was seen to fit, on the way from one that does to one that need not."""
+    for _ in range(halvings):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def moment(c: Any, b: int) -> Any:
+    """A bound on E|X|^b where Pr[|X| ≥ t] ≤ 2·exp(-t²/(4c)): b·(4c)^{b/2}·Γ(b/2)."""
+    return b * (4.0 * c) ** (b / 2.0) * math.gamma(b / 2.0)
+
+
+def _excess(xp: Any, c: Any, num_terms: int, differences: np.ndarray) -> Any:
+    """E (h(M))₊, h(t) = t + ... + t^a - 1, a = 1, ..., A; Pr[M ≥ t] ≤ min(1, 2·differences·exp(-t²/(4c))).
+
+    The integral of b·t^{b-1}·2·exp(-t²/(4c)) from t on is b·(4c)^{b/2}·Γ(b/2, t²/(4c)), and Γ(s + 1, x) =
+    s·Γ(s, x) + x^s·e^{-x} is a sum of positive numbers.
+    """
+    roots = np.array([_root(a) for a in range(1, num_terms + 1)])
+    start = xp.maximum(roots, xp.sqrt(4.0 * c * np.log(2.0 * differences)))
+    x = start**2 / (4.0 * c)
+    decay = xp.exp(-x)
+    gammas = [math.sqrt(math.pi) * special_namespace(xp).erfc(xp.sqrt(x)), decay]
+    # For b differences or fewer the polynomial has no such term.
+    counted = np.tril(np.ones((num_terms, num_terms)))
+    height, total = xp.zeros_like(x), xp.zeros_like(x)
+    for b in range(1, num_terms + 1):
+        tail = b * (4.0 * c) ** (b / 2.0) * gammas[b - 1]
+        height = height + counted[:, b - 1] * start**b
+        total = total + counted[:, b - 1] * differences * tail
+        gammas.append(0.5 * b * gammas[b - 1] + x ** (b / 2.0) * decay)
+    return xp.maximum(height - 1.0, 0.0) + total
+
+
+@functools.cache
+def _root(a: int) -> float:
+    """Where t + ... + t^a is 1, from below."""
+    return bisected(lambda t: sum(t**b for b in range(1, a + 1)) <= 1.0, 0.0, 1.0, 60)

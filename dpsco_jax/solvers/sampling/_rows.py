@@ -1,15 +1,9 @@
 """Rows of a linear model in float64, rounded so that sums over them are exact.
 
 Features are on a grid of powers of two; margins ⟨a_i, w⟩ of points on another grid, and sums Σ_i c_i·a_i of
-coefficients on a third, are not rounded whatever the order of the additions: products and sums of multiples
-of a power of two are exact in float64 while they stay below 2^53 of its units, and by Cauchy and Schwarz no
-partial sum of ⟨a, w⟩ exceeds ‖a‖·‖w‖. A vector that is on no grid is cut in two, of which the second part is
-so small that its rounding does not matter.
-
-A row depends on its own item alone and has at most the norm ``feature_bound``: it is the item's features
-within their bound, each entry cut off towards zero. A row whose features are not finite is zero, one whose
-label is not finite, or that the mask leaves out, has the weight zero. What is optimized is the loss of these
-rows, which is as convex, smooth and Lipschitz as that of the items.
+coefficients on a third, are exact in any order, while all stays below 2^53 units. A row depends on its own
+item alone and is within ``feature_bound``, each entry cut off towards zero; one whose features are not finite
+is zero, one whose label is not finite, or that the mask leaves out, has the weight zero.
 """
 
 from typing import Any, NamedTuple

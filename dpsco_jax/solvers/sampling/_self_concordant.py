@@ -84,17 +84,7 @@ def prepare(
     most_steps: Any,
     constant_time: bool,
 ) -> Prepared:
-    """Finds w by Newton's method.
-
-    Args:
-        value: ψ.
-        moments: gradient and Hessian of ψ.
-        power: b, at least 1.
-        tilt: y.
-        start: where Newton's method begins.
-        most_steps: its steps at most.
-        constant_time: static; whether all of them are made.
-    """
+    """Finds w for y = ``tilt`` and b = ``power`` by Newton's method, in so many steps at most."""
 
     def local(point: Array) -> tuple[Array, Array, Array, Array]:
         gradient, hessian = moments(point)
@@ -138,17 +128,9 @@ def attempts(
     most: int,
     constant_time: bool,
 ) -> Attempted:
-    """Attempts until one counts, at most so many.
+    """Attempts until one counts, at most so many; attempt i uses ``fold_in(key, i)``.
 
-    Args:
-        key: a typed key. Attempt i uses ``fold_in(key, i)``.
-        prepared: by ``prepare``.
-        value: ψ.
-        contains: whether a point is in the set.
-        power: b.
-        slack: by which exponents are raised, so that an error of ψ makes no probability larger than 1.
-        most: static.
-        constant_time: static; whether all attempts are made.
+    Exponents are raised by ``slack``, so that an error of ψ makes no probability larger than 1.
     """
     dim = len(prepared.anchor)
     lengths = jnp.asarray(_length_share(dim))

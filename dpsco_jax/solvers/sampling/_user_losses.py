@@ -1,17 +1,10 @@
 """Losses of users in float64, as functions of the move from the start, with the rounding that they have.
 
-A loss is the mean over a user's items at start + move. Of a linear model the rows are put within their bounds
-once, and what they say of the start is computed once, so that a value costs one product for each item. Points
-of a geometric median are those of the data, or the nearest at a public distance of the start.
-
-A record depends on its own user's items alone. Each item's loss is a convex function that is Lipschitz as the
-setting of the plan says: a loss of ``problems.losses``, of a row within the ℓ2 norm ``feature_bound`` and,
-where ``row_bound`` is given, within that norm in ℓ_p*, 1/p + 1/p* = 1 (rows are scaled onto it); labels that
-may be any number are cut at ±``label_bound``, so that values are of a size that is known beforehand. That is
-beyond all margins of a run but with a tiny probability, and what is cut off changes the loss of the others by
-a constant. What is drawn from is the law of these losses, whatever the data are. ``rounding`` bounds what
-float64 makes of k times a user's loss: the value of a link, of margin m and label y, is within 32 units of
-2^-53 of slope·(1 + |m| + |y|).
+A record depends on its own user's items alone. Each item's loss is convex and as Lipschitz as the setting of
+the plan says: rows are put within ``feature_bound`` in ℓ2 and, where it is given, ``row_bound`` in ℓ_p*;
+labels that may be any number are cut at ±``label_bound``, beyond all margins of a run but with a tiny
+probability; points of a geometric median are brought within that distance of the start. The law is that of
+these losses, whatever the data are.
 """
 
 import math
@@ -46,16 +39,14 @@ class Sizes(NamedTuple):
 
     start_norm: float  # of the start; a run from farther out costs infinity
     label_bound: (
-        float  # where labels that may be any number are cut, and how far points are from the start
+        float  # where labels that may be any number are cut; how far points are from the start
     )
 
 
 class UserLosses(NamedTuple):
     """The losses of a run."""
 
-    loss: Callable[
-        [Any, Any], Any
-    ]  # ``loss(move, record)``, the mean over a user's items at start + move
+    loss: Callable[[Any, Any], Any]  # ``loss(move, record)``, a user's mean at start + move
     records: Any  # pytree with an axis of users
 
 
@@ -68,17 +59,7 @@ def user_losses(
     norm: float,
     row_bound: float | None,
 ) -> UserLosses:
-    """The losses for a start, whose shape is that of the parameters.
-
-    Args:
-        objective: proven.
-        model: that of the proof.
-        data: of all users.
-        start: float64.
-        sizes: see ``Sizes``.
-        norm: p.
-        row_bound: of the ℓ_p* norm of rows, or ``None``.
-    """
+    """The losses for a start in float64, whose shape is that of the parameters."""
     users, slots = jax.tree.leaves(data.items)[0].shape[:2]
     mask = jnp.ones((users, slots), bool) if data.mask is None else jnp.asarray(data.mask)
     shares = mask / jnp.maximum(items_per_user(data), 1).astype(jnp.float64)[:, None]
@@ -105,15 +86,9 @@ def user_losses(
 def rounding(
     scale: Any, dim: int, lipschitz: float, slope: float, sizes: Sizes, additions: int
 ) -> Rounding:
-    """What float64 makes of k times a user's loss.
+    """What float64 makes of k times a user's loss, of ``additions`` sums beside products with rows.
 
-    Args:
-        scale: k; may be traced.
-        dim: number of parameters.
-        lipschitz: G in ℓ2.
-        slope: of the link.
-        sizes: see ``Sizes``.
-        additions: how many sums a value is made of, beside products with rows.
+    The value of a link, of margin m and label y, is within 32 units of 2^-53 of slope·(1 + |m| + |y|).
     """
     ulps = LINK_ULPS + additions
     at_start = slope * (1.0 + sizes.label_bound) + lipschitz * sizes.start_norm

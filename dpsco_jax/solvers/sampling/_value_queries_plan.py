@@ -1,12 +1,9 @@
 """The plan of one draw by value queries: what is fixed of it, what it costs, and how far its chain is off.
 
-The regularizer r(x) = (w/2)·‖x - x₀‖_q² is σ-strongly convex in ℓ_q, σ = w·(q - 1), and so in ℓ2, since ‖h‖_q
-≥ ‖h‖₂ (T Propositions 4.4.7 to 4.4.9; Ball, Carlen and Lieb 1994). The gradient of the loss of a row a is at
-most slope·a, and with q* and p* dual to q and p, ‖a‖_q* is at most both row_bound·d^(1/q* - 1/p*) and
-feature_bound·d^(1/q* - 1/2), of exponents at least 0. Differences of two losses have twice that constant, or
-what is proven of gradients at points of a bounded set. All of it is looked up of the loss itself, never taken
-from the caller. An exact draw is s-Gaussian DP with s = G_Δ·√k/(n·√(σμ + ridge)), whatever else is chosen;
-docs/theory/rejection_oracle.md bounds how far the chain is from it.
+The regularizer (w/2)·‖x - x₀‖_q² is σ-strongly convex in ℓ_q, σ = w·(q - 1), and so in ℓ2 (T Propositions
+4.4.7 to 4.4.9). The gradient of the loss of a row a is at most slope·a, and with q* and p* dual to q and p,
+‖a‖_q* is at most row_bound·d^(1/q* - 1/p*) and feature_bound·d^(1/q* - 1/2). All of it is looked up of the
+loss itself, never taken from the caller; docs/theory/rejection_oracle.md bounds how far the chain is off.
 """
 
 import math
@@ -79,11 +76,7 @@ class Plan(_draw.GaussianDraw):
         sizes: how large the start and labels may be.
         num_terms: A, after which the estimated exponential ends.
         ball_bounds: for draws on a ball: the largest deviation of a proposal, and how far outside means are.
-        regularization: μ, centred at the start, without the ridge.
-        inverse_temperature: k.
         step_size: η.
-        num_steps: T.
-        num_trials: N, of all steps.
         escape: how likely the chain may go farther than bounds on roundings and attempts hold.
         predicted_excess: what a draw is expected to reach on the nominal problem; NaN where there is none.
     """
@@ -92,11 +85,7 @@ class Plan(_draw.GaussianDraw):
     sizes: _user_losses.Sizes = static()
     num_terms: int = static()
     ball_bounds: tuple[float, float] | None = static()
-    regularization: Number
-    inverse_temperature: Number
     step_size: Number
-    num_steps: Number
-    num_trials: Number
     escape: Number
     predicted_excess: Number
 
@@ -248,12 +237,7 @@ def setting_of(
     norm: float,
     row_bound: float | None,
 ) -> Setting:
-    """The setting of an objective and of sizes.
-
-    Raises:
-        ValueError: the objective has no loss of ``problems.losses`` that is convex and Lipschitz on its
-            domain, the domain is none that can be drawn on, or norm, row bound and loss do not go together.
-    """
+    """The setting of sizes and of a proven loss, for a norm and a set that go together with it."""
     _checks.require_instance("objective", objective, Objective)
     proof = _proofs.require_proven(objective)
     model = proof.linear_model

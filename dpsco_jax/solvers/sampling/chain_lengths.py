@@ -19,6 +19,7 @@ Example:
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 from dpsco_jax import _checks
@@ -53,17 +54,8 @@ def mixing_variation(
         >>> round(float(mixing_variation(20, 1.0, 1.0, 0.5)) * 2**21, 9)
         1.0
     """
-    _checks.require_whole("num_steps", num_steps, 1)
-    _checks.require_positive("step_size", step_size)
     _checks.require_positive("convexity", convexity)
-    _checks.require_nonnegative("start_distance", start_distance)
-    xp, (steps, eta, m, start) = as_floats(num_steps, step_size, convexity, start_distance)
-    lost = (steps - 1.0) * xp.log1p(eta * m)
-    least, unit = xp.finfo(eta.dtype).tiny, xp.finfo(eta.dtype).eps
-    first = xp.log(xp.maximum(start, least)) - xp.log(2.0 * xp.sqrt(eta))
-    rounding = _ULPS * unit * (xp.abs(first) + lost + 1.0)
-    bound = xp.exp(xp.minimum(first - lost + rounding, 0.0))
-    return xp.minimum(xp.maximum(bound, least), 1.0)
+    return left_after(1.0, num_steps, step_size, convexity, start_distance)
 
 
 def mixing_steps(
@@ -88,21 +80,9 @@ def mixing_steps(
         >>> mixing_steps(1e-9, 0.01, 1.0, 3.0)
         2356
     """
-    variation = _checks.require_real("variation", variation, _LEAST, 1.0)
-    eta = _checks.require_real("step_size", step_size, 0.0)
-    m = _checks.require_real("convexity", convexity, 0.0)
-    start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
-    log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
-    rate = math.log1p(eta * m)
-    needed = (log_first - math.log(variation)) / rate if rate > 0 else math.inf
-    if needed > MOST_TRIALS:
-        raise Infeasible(
-            f"step_size and convexity must be such that all steps are fewer than 2^31, got {eta} and {m}"
-        )
-    steps = 1 + max(0, math.floor(needed) - 1)
-    while mixing_variation(steps, eta, m, start) > variation:
-        steps += 1
-    return steps
+    return least_steps(
+        mixing_variation, "convexity", variation, step_size, convexity, start_distance
+    )
 
 
 def trials_variation(num_steps: Scalar, num_trials: Scalar, acceptance: Scalar) -> Any:
@@ -173,3 +153,48 @@ def capped_trials(num_steps: int, acceptance: float, variation: SupportsFloat) -
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+def left_after(
+    free: float, num_steps: Scalar, step_size: Scalar, rate: Scalar, start_distance: Scalar
+) -> Any:
+    """(1 + ηα)^{-(T - free)}·W/(2√η), rounded up, at most 1."""
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_positive("step_size", step_size)
+    _checks.require_nonnegative("start_distance", start_distance)
+    xp, (steps, eta, alpha, start) = as_floats(num_steps, step_size, rate, start_distance)
+    least, unit = xp.finfo(eta.dtype).tiny, xp.finfo(eta.dtype).eps
+    # As a sum of logarithms where the product is above all floats.
+    far = xp.maximum(xp.log(eta) + xp.log(alpha), 0.0)
+    product = xp.where(far > 60.0, 1.0, eta) * xp.where(far > 60.0, 1.0, alpha)
+    lost = (steps - free) * xp.where(far > 60.0, far, xp.log1p(product))
+    first = xp.log(xp.maximum(start, least)) - xp.log(2.0 * xp.sqrt(eta))
+    rounding = _ULPS * unit * (xp.abs(first) + lost + 1.0)
+    bound = xp.exp(xp.minimum(first - lost + rounding, 0.0))
+    return xp.minimum(xp.maximum(bound, least), 1.0)
+
+
+def least_steps(
+    bound: Callable[..., Any],
+    name: str,
+    variation: SupportsFloat,
+    step_size: SupportsFloat,
+    rate: SupportsFloat,
+    start_distance: SupportsFloat,
+) -> int:
+    """The least T for which a bound of the form of ``left_after`` is at most the given variation."""
+    variation = _checks.require_real("variation", variation, _LEAST, 1.0)
+    eta = _checks.require_real("step_size", step_size, 0.0)
+    alpha = _checks.require_real(name, rate, 0.0)
+    start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
+    log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
+    each = math.log1p(eta * alpha) if eta * alpha < math.inf else math.log(eta) + math.log(alpha)
+    needed = (log_first - math.log(variation)) / each if each > 0 else math.inf
+    if needed > MOST_TRIALS:
+        raise Infeasible(
+            f"step_size and {name} must be such that all steps are fewer than 2^31, got {eta} and {alpha}"
+        )
+    steps = max(1, math.floor(needed))
+    while bound(steps, eta, alpha, start) > variation:
+        steps += 1
+    return steps

@@ -1,11 +1,8 @@
 """How long a proximal chain must be when its target has a log-Sobolev constant, convex or not.
 
-What it computes: a bound on the total variation between the last point of ``alternating_sampler`` and its
-target, the least number of steps for which it holds, and constants of targets that are no longer strongly
-log-concave: those of bounded and of Lipschitz perturbations.
-
-A law π has the constant α if KL(ρ‖π) ≤ FI(ρ‖π)/(2α) for every ρ, FI the relative Fisher information. An
-m-strongly log-concave law on a convex set has α = m (Bakry and Émery).
+What it computes: as ``chain_lengths``, for targets that need not be strongly log-concave, and the constants
+of bounded and of Lipschitz perturbations. A law π has the constant α if KL(ρ‖π) ≤ FI(ρ‖π)/(2α) for every ρ,
+FI the relative Fisher information; an m-strongly log-concave law on a convex set has α = m (Bakry, Émery).
 
 Source: T, Theorem 6.6.1 (Chen, Chewi, Salim and Wibisono 2022), here with its start; Holley and Stroock
 1987. The constant of a Lipschitz perturbation is derived here.
@@ -29,8 +26,8 @@ from typing import Any, SupportsFloat
 
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._numerics import Scalar, as_floats
-from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
+from dpsco_jax._numerics import Scalar
+from dpsco_jax.solvers.sampling.chain_lengths import least_steps, left_after
 
 __all__ = [
     "bounded_perturbation",
@@ -38,9 +35,6 @@ __all__ = [
     "log_sobolev_steps",
     "log_sobolev_variation",
 ]
-
-_LEAST = 2.0**-1000
-_ULPS = 16.0
 
 
 def log_sobolev_variation(
@@ -64,22 +58,8 @@ def log_sobolev_variation(
         >>> bool(log_sobolev_variation(20, 1.0, 1.0, 0.5) * 2**20 < 0.36)
         True
     """
-    _checks.require_whole("num_steps", num_steps, 1)
-    _checks.require_positive("step_size", step_size)
     _checks.require_positive("log_sobolev", log_sobolev)
-    _checks.require_nonnegative("start_distance", start_distance)
-    xp, (steps, eta, alpha, start) = as_floats(num_steps, step_size, log_sobolev, start_distance)
-    least, unit = xp.finfo(eta.dtype).tiny, xp.finfo(eta.dtype).eps
-    # As a sum of logarithms where the product is above all floats.
-    far = xp.maximum(xp.log(eta) + xp.log(alpha), 0.0)
-    near = xp.where(far > 60.0, 1.0, alpha)
-    lost = (steps - 0.5) * xp.where(
-        far > 60.0, far, xp.log1p(xp.where(far > 60.0, 1.0, eta) * near)
-    )
-    first = xp.log(xp.maximum(start, least)) - xp.log(2.0 * xp.sqrt(eta))
-    rounding = _ULPS * unit * (xp.abs(first) + lost + 1.0)
-    bound = xp.exp(xp.minimum(first - lost + rounding, 0.0))
-    return xp.minimum(xp.maximum(bound, least), 1.0)
+    return left_after(0.5, num_steps, step_size, log_sobolev, start_distance)
 
 
 def log_sobolev_steps(
@@ -104,22 +84,9 @@ def log_sobolev_steps(
         >>> log_sobolev_steps(1e-9, 0.01, 1.0, 3.0)
         2356
     """
-    variation = _checks.require_real("variation", variation, _LEAST, 1.0)
-    eta = _checks.require_real("step_size", step_size, 0.0)
-    alpha = _checks.require_real("log_sobolev", log_sobolev, 0.0)
-    start = _checks.require_real("start_distance", start_distance, 0.0, closed=True)
-    log_first = math.log(max(start, 1e-300)) - math.log(2.0 * math.sqrt(eta))
-    rate = math.log1p(eta * alpha) if eta * alpha < math.inf else math.log(eta) + math.log(alpha)
-    needed = (log_first - math.log(variation)) / rate + 0.5 if rate > 0 else math.inf
-    if needed > MOST_TRIALS:
-        raise Infeasible(
-            "step_size and log_sobolev must be such that all steps are fewer than 2^31, got "
-            f"{eta} and {alpha}"
-        )
-    steps = max(1, math.floor(needed) - 1)
-    while log_sobolev_variation(steps, eta, alpha, start) > variation:
-        steps += 1
-    return steps
+    return least_steps(
+        log_sobolev_variation, "log_sobolev", variation, step_size, log_sobolev, start_distance
+    )
 
 
 def bounded_perturbation(log_sobolev: SupportsFloat, oscillation: SupportsFloat) -> float:

@@ -14,8 +14,7 @@ acceptance and rounding are derived in docs/theory/proximal_sampler.md.
 
 Formal guarantee: for a loss that is H-smooth, η = c/(kH) and ‖q - w‖·√P ≤ ½, q the mean of the proposal and P
 = m + 1/η its precision, a trial succeeds with probability at least exp(-⅝·c), whatever n, d and the data. By
-``_proximal_numbers`` J gradients bring w that near, and the law of a step is off by no more than is stated
-there.
+``numbers`` J gradients bring w that near, and the law of a step is off by no more than is stated there.
 
 Cost: at most J gradients for a step, fewer where w is near before (a fact about the data), one pass over the
 rows for a trial. Memory of the rows in float64 and some vectors of their number.
@@ -38,6 +37,7 @@ Example:
     ((2,), dtype('float64'), 20)
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -45,21 +45,27 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from dpsco_jax import _checks
-from dpsco_jax.problems.objective import Objective
+from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax._numerics import as_floats
+from dpsco_jax._redact import described
+from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import _rows
 from dpsco_jax.solvers.sampling._precision import require_x64
-from dpsco_jax.solvers.sampling._proximal_numbers import (
-    LONGEST_OFFSET,
-    TOLERANCE,
-    model_of,
-    setting_of,
-)
-from dpsco_jax.solvers.sampling._proximal_numbers import numbers as numbers_of
 from dpsco_jax.solvers.sampling.alternating_sampler import Oracle
+from dpsco_jax.solvers.sampling.chain_lengths import mixing_variation, trials_variation
 
 __all__ = ["State", "proximal_oracle"]
 
+MOST_PARAMETERS = 2**17
+MOST_ROWS = 2**32
+TOLERANCE = 0.5  # of an anchor: its distance from the mean of the proposal, over the deviation
+LONGEST_OFFSET = 512.0  # of a proposal from the anchor, over the deviation
+_UNIT = 2.0**-53
+_RELEASED = 32.0  # units of the released point's grid in a deviation of a proposal, at least
+_FAR_SHARE = 2.0**-20  # of the mixing part: the probability of leaving ``reach``
+_LESS = 1.0 - 2.0**-20
+_UP = 1.0 + 2.0**-40
 # Of a row in the test: sums below 2^10, where anything is accepted at all, are exact.
 _TERM_UNIT = 2.0**-43
 
@@ -124,22 +130,22 @@ def proximal_oracle(
         jnp.asarray(number, jnp.float64)
         for number in (inverse_temperature, convexity, relative_step, num_steps)
     )
-    numbers = numbers_of(setting, k, mu, c, steps, steps)
+    made = numbers(setting, k, mu, c, steps, steps)
     model = model_of(objective)
     remainder = model.remainder
     assert remainder is not None
     rows = _rows.prepare(model, data, setting.dim)
-    unit = numbers.anchor_unit * _rows.feature_unit(setting.feature_bound)
+    unit = made.anchor_unit * _rows.feature_unit(setting.feature_bound)
     # However they were rounded, these are margins of the same loss, moved once for all steps.
     center_margins = _rows.on_grid(_rows.margins(rows, center), unit)
     n, slope_unit = setting.num_users, setting.slope_unit
-    eta, precision = numbers.step_size, numbers.precision
+    eta, precision = made.step_size, made.precision
     deviation = 1.0 / jnp.sqrt(precision)
 
     def on_grid(anchor: Array) -> Array:
-        inside = jnp.minimum(1.0, numbers.reach / jnp.maximum(jnp.linalg.norm(anchor), 1e-300))
+        inside = jnp.minimum(1.0, made.reach / jnp.maximum(jnp.linalg.norm(anchor), 1e-300))
         # One rounding for all that is computed from it.
-        return jax.lax.optimization_barrier(_rows.on_grid(anchor * inside, numbers.anchor_unit))
+        return jax.lax.optimization_barrier(_rows.on_grid(anchor * inside, made.anchor_unit))
 
     def at(anchor: Array) -> tuple[Array, Array]:
         """Margins and mean gradient; the margins are exact."""
@@ -151,7 +157,7 @@ def proximal_oracle(
 
     def towards(anchor: Array, gradient: Array, to_noised: Array) -> Array:
         """From a point to the mean of the proposal with the tangent there; ``to_noised`` leads to y."""
-        return (to_noised / eta - numbers.convexity * anchor - k * gradient) / precision
+        return (to_noised / eta - made.convexity * anchor - k * gradient) / precision
 
     def init(point: Array) -> State:
         anchor = on_grid(point)
@@ -172,11 +178,11 @@ def proximal_oracle(
         def away(carry: Any) -> Array:
             (_, _, _, move), count = carry
             far = jnp.linalg.norm(move) > TOLERANCE * deviation
-            return (far | all_gradients) & (count < numbers.most_gradients)
+            return (far | all_gradients) & (count < made.most_gradients)
 
         def nearer(carry: Any) -> Any:
             (anchor, _, _, move), count = carry
-            return prepared(on_grid(anchor + numbers.damping * move)), count + 1
+            return prepared(on_grid(anchor + made.damping * move)), count + 1
 
         one = jnp.ones((), jnp.int32)
         (anchor, found, gradient, move), count = jax.lax.while_loop(
@@ -189,7 +195,7 @@ def proximal_oracle(
         normal_key, uniform_key = jax.random.split(key)
         step = deviation * jax.random.normal(normal_key, state.anchor.shape)
         offset = state.move + step
-        large = _rows.on_grid(offset, numbers.offset_unit)
+        large = _rows.on_grid(offset, made.offset_unit)
         changes = _rows.margins(rows, large) + _rows.margins(rows, offset - large)
         remainders = remainder(state.margins, rows.labels, changes)
         exponent = _exact_sum((k / n) * (rows.weights * remainders))
@@ -199,9 +205,9 @@ def proximal_oracle(
 
     def point(state: State) -> Array:
         # The last digits of the sum itself would be those of the offset, and tell of the anchor.
-        base = _rows.on_grid(state.anchor, numbers.release_unit)
+        base = _rows.on_grid(state.anchor, made.release_unit)
         rest = (state.anchor - base) + state.offset
-        return base + _rows.on_grid(rest, numbers.release_unit)
+        return base + _rows.on_grid(rest, made.release_unit)
 
     return Oracle(init, diffuse, trial, point)
 
@@ -210,3 +216,179 @@ def _exact_sum(terms: Float[Array, "rows"]) -> Array:
     """The sum of terms that are not negative, to a rounding of the result where it is below 2^10."""
     large = _rows.on_grid(terms, _TERM_UNIT)
     return jnp.sum(large) + jnp.sum(terms - large)
+
+
+class Setting(NamedTuple):
+    """What is fixed: sizes of the data, and proven constants of the loss."""
+
+    num_users: int
+    items_per_user: int
+    dim: int
+    lipschitz: float  # L of the loss
+    smoothness: float  # H of the loss
+    feature_bound: float  # B; the derivative of the link is at most L/B
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all users."""
+        return self.num_users * self.items_per_user
+
+    @property
+    def slope_unit(self) -> float:
+        """The grid of the coefficients of rows."""
+        return _rows.slope_unit(self.lipschitz / self.feature_bound, self.num_rows)
+
+
+def sized(objective: Objective, num_users: int, items_per_user: int, dim: int) -> Setting:
+    """The setting of sizes and of a smooth, proven loss on vectors with a remainder, on the whole space."""
+    _checks.require_instance("objective", objective, Objective)
+    _rows.require_everywhere(objective)
+    _rows.require_whole_space(objective)
+    _checks.require(
+        objective.smoothness is not None, "objective.smoothness", None, "a number: a smooth loss"
+    )
+    model = model_of(objective)
+    return Setting(
+        num_users=num_users,
+        items_per_user=items_per_user,
+        dim=dim,
+        lipschitz=float(objective.lipschitz),
+        smoothness=float(objective.smoothness or math.nan),
+        feature_bound=float(model.feature_bound),
+    )
+
+
+def model_of(objective: Objective) -> LinearModel:
+    """The linear model; ``ValueError`` unless there is one, on vectors and with a remainder."""
+    model = objective.vector_model
+    if model is None or model.remainder is None:
+        raise ValueError(
+            "objective must be a linear model on vectors that has a remainder, as problems.losses.logistic "
+            f"and huber, got {objective.loss!r}"
+        )
+    return model
+
+
+def setting_of(objective: Objective, data: UserData, center: Any) -> Setting:
+    """The setting of an objective and data that are given."""
+    _checks.require_instance("data", data, UserData)
+    users, slots = jax.tree.leaves(data.items)[0].shape[:2]
+    wide = getattr(center, "dtype", None) == jnp.float64 and jnp.ndim(center) == 1
+    _checks.require(wide, "center", described(center), "a float64 array [dim]")
+    return sized(objective, users, slots, center.shape[0])
+
+
+class Variation(NamedTuple):
+    """The parts of τ: their sum bounds the distance in total variation from the ideal law."""
+
+    mixing: Any  # of the chain whose steps are exact
+    capped: Any  # the probability that the trials run out
+    far: Any  # the probability that the chain goes where anchors are cut short
+    rounding: Any  # of all steps
+
+    @property
+    def total(self) -> Any:
+        """τ, rounded up."""
+        return (self.mixing + self.capped + self.far + self.rounding) * _UP
+
+
+class Numbers(NamedTuple):
+    """What a run needs beside the arguments."""
+
+    convexity: Any  # m = kμ, of the target
+    step_size: Any  # η = c/(kH)
+    precision: Any  # P = m + 1/η, of a proposal
+    damping: Any  # P/(P + kH/2), of a gradient step towards an anchor
+    most_gradients: Any  # J, of an anchor
+    acceptance: Any  # p, at least, of a trial
+    anchor_unit: Any  # the grid of anchors
+    offset_unit: Any  # the grid of the large part of offsets
+    release_unit: Any  # the grid of the point that leaves
+    reach: Any  # R, how far from the centre anchors may be
+    variation: Variation
+    valid: Any  # whether all of this is proven
+
+
+def numbers(
+    setting: Setting,
+    inverse_temperature: Any,
+    convexity: Any,
+    relative_step: Any,
+    num_steps: Any,
+    num_trials: Any,
+) -> Numbers:
+    """All numbers of a run of k, μ, c, T and N, on every data set of these sizes; they may be traced.
+
+    docs/theory/proximal_sampler.md derives every line, and names it as the comments here do.
+    """
+    xp, (k, mu, c, steps, trials) = as_floats(
+        inverse_temperature, convexity, relative_step, num_steps, num_trials
+    )
+    slope, bend, dim = setting.lipschitz, setting.smoothness, setting.dim
+    valid = positive_and_finite(k, mu, c) & (steps >= 1) & (trials >= steps) & (trials < 2.0**31)
+    valid = valid & (steps == xp.floor(steps)) & (trials == xp.floor(trials))
+    k, mu, c = (xp.where(valid, value, 1.0) for value in (k, mu, c))
+    steps, trials = xp.where(valid, steps, 1.0), xp.where(valid, trials, 1.0)
+
+    m, eta = k * mu, c / (k * bend)
+    precision = m + 1.0 / eta
+    deviation = 1.0 / xp.sqrt(precision)
+    # (1) mixing: Wasserstein distance of the centre, where the chain starts, from the target.
+    start = slope / mu + xp.sqrt(dim / m)
+    mixing = mixing_variation(steps, eta, m, start)
+
+    # (2) anchors: gradient steps with contraction ρ = c/(2 + c) from a distance of 2kL/P, on a grid whose
+    # rounding adds √(1 + ηm)/64 to what is tested.
+    width = xp.sqrt(eta / dim) / (16.0 * (1.0 + c) * (2.0 + c))
+    anchor_unit = _rows.power_below(width)
+    floor = xp.sqrt(1.0 + eta * m) / 32.0
+    kappa = k * slope * deviation
+    close = (TOLERANCE * _LESS - floor) / (1.0 + c)
+    anchored = close > 0
+    ratio = xp.maximum(2.0 * kappa / xp.where(anchored, close, 1.0), 1.0)
+    most_gradients = 2.0 + xp.ceil(xp.log(ratio) / xp.log1p(2.0 / c))
+
+    # (3) trials: Jensen's inequality, with the second moments of a proposal along a row.
+    acceptance = xp.exp(-0.5 * c * (1.0 + TOLERANCE**2)) * _LESS
+    capped = trials_variation(steps, trials, acceptance)
+
+    # (4) how far the chain goes: 2T deviations of Gaussian tails.
+    far = _FAR_SHARE * mixing
+    tail = xp.sqrt(2.0 * xp.log(2.0 * steps / xp.maximum(far, 1e-300)))
+    spread = math.sqrt(dim) + tail
+    shrunk = eta * m
+    reach = slope / mu + spread * xp.sqrt(eta) * (1.0 + xp.sqrt(1.0 + shrunk)) / shrunk
+    reach = (reach + 2.0 * deviation) * _UP
+    # Margins of anchors are exact up to 2^53 units; half of them are left for those of the centre.
+    units = (
+        setting.feature_bound * reach / (_rows.feature_unit(setting.feature_bound) * anchor_unit)
+    )
+    fits = units <= 2.0 ** (_rows.SIGNIFICAND_BITS - 1)
+
+    # (5) rounding of a step.
+    rho = m * reach * deviation
+    log_rows = math.ceil(math.log2(setting.num_rows))
+    summed = setting.items_per_user * 2.0 ** (2 * log_rows - 33)
+    tilt = (13.0 + 0.5 * summed) * kappa + 5.0 * rho + 4.0 + math.sqrt(dim)
+    tested = 32.0 + 2.0 * c + 6.5 * c * math.sqrt(dim + 1.0) + c * dim**2 * 2.0**-22
+    tested += 2.0 ** (2 * log_rows - 44)
+    # (6) the last point, which is rounded to a grid of its own: it may fall on another place of it.
+    release_unit = _rows.power_below(xp.maximum(deviation / _RELEASED, anchor_unit))
+    released = (8.0 * dim + 2.0 * math.sqrt(dim)) * deviation / (release_unit * acceptance)
+    rounding = _UNIT * (steps * (tilt + tested / acceptance) + released)
+
+    valid = valid & anchored & fits & (dim <= MOST_PARAMETERS) & (log_rows <= 32)
+    return Numbers(
+        convexity=m,
+        step_size=eta,
+        precision=precision,
+        damping=precision / (precision + 0.5 * k * bend),
+        most_gradients=most_gradients,
+        acceptance=acceptance,
+        anchor_unit=anchor_unit,
+        offset_unit=_rows.power_below(deviation * 2.0**-22),
+        release_unit=release_unit,
+        reach=reach,
+        variation=Variation(mixing, capped, far, rounding),
+        valid=valid,
+    )

@@ -46,7 +46,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._argument_kinds import Count, Flag, Nonnegative, Positive, one_of
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
@@ -57,11 +57,10 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs, _plan_base
 from dpsco_jax.solvers._schedules import nominal_model
-from dpsco_jax.solvers.sampling import _draw, _rows, alternating_sampler
-from dpsco_jax.solvers.sampling import _proximal_numbers as proximal
+from dpsco_jax.solvers.sampling import _draw, _rows
+from dpsco_jax.solvers.sampling import proximal_oracle as proximal
 from dpsco_jax.solvers.sampling._precision import require_x64
 from dpsco_jax.solvers.sampling.chain_lengths import capped_trials, mixing_steps
-from dpsco_jax.solvers.sampling.proximal_oracle import proximal_oracle
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.work import Work
 
@@ -91,11 +90,7 @@ class Plan(_draw.GaussianDraw):
         setting: sizes of the data and proven constants of the loss.
         ridge: of the objective, centred at the origin.
         smoothing: γ of the Moreau envelope that stands in for a loss with a kink; 0 for a smooth loss.
-        regularization: μ, centred at the start, without the ridge.
-        inverse_temperature: k.
         relative_step: c = ηkH.
-        num_steps: T.
-        num_trials: N, of all steps.
         predicted_excess: what a draw is expected to reach on the nominal problem, and half of what an
             envelope may hide; no bound.
     """
@@ -103,11 +98,7 @@ class Plan(_draw.GaussianDraw):
     setting: proximal.Setting = static()
     ridge: float = static()
     smoothing: float = static()
-    regularization: Number
-    inverse_temperature: Number
     relative_step: Number
-    num_steps: Number
-    num_trials: Number
     predicted_excess: Number
 
     @property
@@ -274,7 +265,7 @@ def solve(
 
     convexity = plan.regularization + plan.ridge
     center = jnp.asarray(params, jnp.float64).ravel() * (plan.regularization / convexity)
-    oracle = proximal_oracle(
+    oracle = proximal.proximal_oracle(
         objective,
         data,
         center,
@@ -284,14 +275,7 @@ def solve(
         num_steps=plan.num_steps,
         all_gradients=plan.constant_time,
     )
-    end = alternating_sampler.run(
-        key,
-        oracle,
-        jnp.zeros(plan.dim),
-        num_steps=plan.num_steps,
-        num_trials=plan.num_trials,
-        constant_time=plan.constant_time,
-    )
+    end = _draw.chain(key, plan, oracle)
     draw = (center + end.params).reshape(params.shape).astype(params.dtype)
     # Beyond this, margins of the centre are not exact.
     unit = plan.numbers.anchor_unit * _rows.feature_unit(setting.feature_bound)
@@ -299,14 +283,8 @@ def solve(
     near = jnp.linalg.norm(center) <= longest
     passes = jnp.asarray(plan.user_gradients, jnp.int64) * slots
     realized = (end.state.evaluations + end.num_trials).astype(jnp.int64)
-    return _draw.solution(
-        draw,
-        privacy.unbounded_unless(near, plan.loss()),
-        _counts.count(passes),
-        gradients=_counts.count(realized * (plan.num_users * slots)),
-        trials=end.num_trials,
-        steps=end.num_accepted,
-    )
+    realized = realized * (plan.num_users * slots)
+    return _draw.left_of(plan, draw, near, end, passes, realized)
 
 
 def _smoothing(objective: Objective, smoothing: float | None, lost: float) -> float:

@@ -1,13 +1,18 @@
 """Rejection by an estimated exponential: steps of the proximal sampler from a few loss values each.
 
 What it computes: draws x from exp(-k·F(x) - ψ(x) - ‖x - y‖²/(2η)) on K, F the mean of f over n records. One
-trial: x and z, independent, from exp(-ψ - ‖· - y‖²/(2η)) on K (``restricted_gaussian``); ρ, an estimate of
-exp(k·F(z) - k·F(x)) that reads e - 1 records on average (``_exponential_series``); x counts if u < ρ/2, u
-uniform. What ρ has below 0 or above 2 is thereby clipped; that, and that sums end at term A, is the only
-error.
+trial: x and z, independent, from exp(-ψ - ‖· - y‖²/(2η)) on K (``restricted_gaussian``); x counts if u < ρ/2,
+u uniform, for an estimate ρ of exp(k·F(z) - k·F(x)). With a of law Pr[a ≥ b] = 1/b! up to b = A, and X the
+difference k·f_j(z) - k·f_j(x) of a record j,
 
-Source: T, Algorithm 14, Lemmas 3.5.3 to 3.5.5; Algorithm 16 is the same in other norms. Corrected: the law
-of a, and the constants (docs/corrections.md).
+    ρ = 1 + Σ_{b=1..a} Π_{i=1..b} X,    of expectation Σ_{b≤A} (k·F(z) - k·F(x))^b/b! given x and z.
+
+With ``"prefix"`` term b multiplies the first b of a records, e - 1 on average; with ``"fresh"``, as printed,
+each term has records of its own, e on average. What ρ has below 0 or above 2 is clipped by the test; that,
+and that sums end at term A, is the only error.
+
+Source: T, Algorithm 14, Lemmas 3.5.3 to 3.5.5, (5.19); Algorithm 16 is the same in other norms, but prints
+Pr[a ≥ b] = 1/b. Corrected: that law, and the constants (docs/corrections.md).
 
 Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it
 counts is within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with
@@ -33,19 +38,23 @@ Example:
     ((1,), 50)
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from dpsco_jax import _checks
-from dpsco_jax.solvers.sampling import _exponential_series, alternating_sampler
+from dpsco_jax.solvers.sampling import alternating_sampler
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted
 
 __all__ = ["State", "oracle"]
+
+INDICES = ("prefix", "fresh")
 
 
 class State(NamedTuple):
@@ -93,7 +102,7 @@ def oracle(
         _checks.require(shape[:1] == (num_records,), "num_records", num_records, f"that of {shape}")
     _checks.require_positive("scale", scale)
     num_terms = _checks.require_integer("num_terms", num_terms, 3, 18)
-    _checks.require_choice("indices", indices, _exponential_series.INDICES)
+    _checks.require_choice("indices", indices, INDICES)
     constant_time = _checks.require_flag("constant_time", constant_time)
 
     def diffuse(key: Array, state: State) -> State:
@@ -110,10 +119,8 @@ def oracle(
             record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[j], data)
             return _scalar("loss", loss(jnp.where(part == 1, z, x), record))
 
-        series = _exponential_series.estimate(
-            series_key, read, scale, num_records, num_terms, indices, constant_time
-        )
-        coin = _exponential_series.unit_interval(jax.random.bits(coin_key, (), jnp.uint64))
+        series = estimate(series_key, read, scale, num_records, num_terms, indices, constant_time)
+        coin = unit_interval(jax.random.bits(coin_key, (), jnp.uint64))
         return State(x, state.prepared), x_counts & z_counts & (coin < 0.5 * series.value)
 
     def init(params: Any) -> State:
@@ -127,3 +134,68 @@ def _scalar(name: str, found: Any) -> Array:
     kind = (jnp.shape(found), jnp.result_type(found))
     _checks.require(kind == ((), jnp.float64), name, kind, "of a float64 scalar")
     return jnp.asarray(found)
+
+
+class Estimate(NamedTuple):
+    """One draw."""
+
+    value: Float[Array, ""]  # ρ
+    num_terms: Int[Array, ""]  # a
+    num_differences: Int[Array, ""]  # those that ρ is made of
+
+
+def estimate(
+    key: jax.Array,
+    read: Callable[[Array, Array], Any],
+    scale: Any,
+    num_records: int,
+    num_terms: int,
+    indices: str,
+    constant_time: bool,
+) -> Estimate:
+    """Draws ρ, X = k·(read(1, j) - read(0, j)), 0 ≤ j < n, of a ``read`` that is traced once for both."""
+    length_key, index_key = jax.random.split(key)
+    # The term that each difference belongs to, and whether it is the last of that term.
+    if indices == "prefix":
+        last = np.ones(num_terms, bool)
+    else:
+        term = np.repeat(np.arange(num_terms), np.arange(1, num_terms + 1))
+        last = np.append(term[1:] != term[:-1], True)
+    length = draw_length(length_key, num_terms)
+    needed = length if indices == "prefix" else length * (length + 1) // 2
+    drawn = draw_indices(index_key, len(last), num_records)
+
+    def add(trip: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        total, product, held = carry
+        i, part = trip // 2, trip % 2
+        found = read(part, drawn[i])
+        whole = part == 1
+        product = jnp.where(whole, product * (scale * (found - held)), product)
+        ended = whole & jnp.asarray(last)[i]
+        total = total + jnp.where(ended & (i < needed), product, 0.0)
+        if indices == "fresh":
+            product = jnp.where(ended, 1.0, product)
+        return total, product, jnp.where(whole, 0.0, found)
+
+    one, zero = jnp.ones((), jnp.float64), jnp.zeros((), jnp.float64)
+    trips = 2 * (len(last) if constant_time else needed)
+    value, _, _ = jax.lax.fori_loop(0, trips, add, (one, one, zero))
+    return Estimate(value, length, needed)
+
+
+def draw_length(key: jax.Array, num_terms: int) -> Int[Array, ""]:
+    """a, with Pr[a ≥ b] = 1/b!, within 2^-53, for b up to A, where it is cut off."""
+    chances = [1.0 / math.factorial(b) for b in range(1, num_terms + 1)]
+    uniform = unit_interval(jax.random.bits(key, (), jnp.uint64))
+    return jnp.sum(uniform < np.asarray(chances), dtype=jnp.int32)
+
+
+def draw_indices(key: jax.Array, count: int, num_records: int) -> Int[Array, " count"]:
+    """Uniform numbers in [0, n), from 64 random bits each: within total variation n·2^-65."""
+    bits = jax.random.bits(key, (count,), jnp.uint64)
+    return (bits % np.uint64(num_records)).astype(jnp.int32)
+
+
+def unit_interval(bits: Array) -> Float[Array, "*shape"]:
+    """Multiples of 2^-53 in [0, 1), from 64 random bits each."""
+    return (bits >> np.uint64(11)).astype(jnp.float64) * 2.0**-53

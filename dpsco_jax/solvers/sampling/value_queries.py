@@ -47,7 +47,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Flag, Nonnegative, one_of, real
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import domains, lp
@@ -63,7 +63,6 @@ from dpsco_jax.solvers.sampling import (
     _draw,
     _rows,
     _user_losses,
-    alternating_sampler,
     attempt_bounds,
     rejection_oracle,
     restricted_gaussian,
@@ -196,28 +195,14 @@ def solve(
         *(setting.norm, setting.row_bound),
     )
     oracle = _oracle(plan, users_losses, _restricted(plan, objective, center, pull))
-    end = alternating_sampler.run(
-        key,
-        oracle,
-        jnp.zeros(plan.dim),
-        num_steps=plan.num_steps,
-        num_trials=plan.num_trials,
-        constant_time=plan.constant_time,
-    )
+    end = _draw.chain(key, plan, oracle)
     draw = _released(plan, objective, center, end.params)
     each = 2.0 * plan.num_terms if plan.constant_time else 2.0 * (math.e - 1.0)
     queries, realized = (
-        _counts.count(jnp.ceil(count).astype(jnp.int64) * slots)
+        jnp.ceil(count).astype(jnp.int64) * slots
         for count in (plan.value_queries, each * end.num_trials)
     )
-    return _draw.solution(
-        shaped(draw),
-        privacy.unbounded_unless(near, plan.loss()),
-        queries,
-        gradients=realized,
-        trials=end.num_trials,
-        steps=end.num_accepted,
-    )
+    return _draw.left_of(plan, shaped(draw), near, end, queries, realized)
 
 
 def _start(params: Any) -> tuple[Any, Any]:

@@ -19,9 +19,8 @@ are bounded and counted; docs/theory/llt_sampler.md has the proofs. The domain o
 around the start that is so large that the chain hardly sees its end. What the proofs need of the loss is
 never taken from the caller: losses, with their constants, are those that ``problems.losses`` made. One draw
 is all that is released; how many trials were made is in ``Solution.unprivate``, and the time that a run
-takes depends on it, unless ``constant_time``. Where the bound is no better than the start's, the start is
-returned, which costs nothing. Utility, R ≥ ‖start - minimizer‖_p: E F - F* ≤ μΘ + d/k for an exact draw,
-and 2G²/(nμ) more for the population.
+takes depends on it, unless ``constant_time``. Utility, R ≥ ‖start - minimizer‖_p: E F - F* ≤ μΘ + d/k for an
+exact draw, and 2G²/(nμ) more for the population; where that is above G·R the start itself is as good.
 
 Cost: T ≈ (s²n²/4c)·(s²n²/8 + log(1/(2τ))), 1/c about 250: hundreds of steps at s·n = 0.5, 1e4 at 4. A
 reference for tiny sizes, n = 2 to 20 and d ≤ 3. On one busy core, at δ = 1e-3: n = 10, d = 1, ε = 2 takes
@@ -35,7 +34,7 @@ Example:
     >>> from dpsco_jax.solvers.sampling import zeroth_order
     >>> with jax.enable_x64(True):
     ...     problem = Problem(losses.absolute(1.0), num_users=4, dim=1, distance=1.0)
-    ...     plan = zeroth_order.plan(problem, Budget(0.5, 1e-3), norm=1.5, draw_anyway=True)
+    ...     plan = zeroth_order.plan(problem, Budget(0.5, 1e-3), norm=1.5)
     >>> plan.certificate().epsilon <= 0.5, plan.num_steps < 1000
     (True, True)
 """
@@ -47,9 +46,8 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._argument_kinds import Count, Flag, one_of, real
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._pytrees import Number, pytree, static
@@ -59,22 +57,20 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates import norms, sampling
-from dpsco_jax.solvers import _costs, _plan_base
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.sampling import (
     _draw,
-    _llt_bounds,
     _llt_numbers,
     _user_losses,
     alternating_sampler,
     llt_sampler,
 )
 from dpsco_jax.solvers.sampling._llt_numbers import MOST_PARAMETERS, Setting
-from dpsco_jax.solvers.sampling._llt_transform import Errors, Transform, transform
 from dpsco_jax.solvers.sampling._precision import require_x64
-from dpsco_jax.solvers.sampling._rejection_error import bisected
+from dpsco_jax.solvers.sampling._rejection_certificate import bisected
 from dpsco_jax.solvers.sampling.chain_lengths import capped_trials
+from dpsco_jax.solvers.sampling.llt_sampler import Errors, Transform, transform
 from dpsco_jax.solvers.solution import Solution
-from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "plan", "solve"]
 
@@ -95,22 +91,12 @@ class Plan(_draw.GaussianDraw):
     Attributes:
         setting: sizes of the data, constants of the loss in the norm that is worked in, and bounds.
         norm: p, as asked for.
-        draws: whether there is a draw at all; if not the start is released.
-        inverse_temperature: k.
-        regularization: μ, of ηψ.
-        step_size: η.
-        num_steps: T.
-        num_trials: N, of all steps.
+        step_size: η; the regularizer is ηψ.
     """
 
     setting: Setting = static()
     norm: float = static()
-    draws: bool = static()
-    inverse_temperature: Number
-    regularization: Number
     step_size: Number
-    num_steps: Number
-    num_trials: Number
 
     def __post_init__(self) -> None:
         _llt_numbers.exponent(self.norm)
@@ -132,47 +118,34 @@ class Plan(_draw.GaussianDraw):
 
     @property
     def gdp(self) -> Any:
-        """The s of an exact draw, rounded up; 0 without one."""
+        """The s of an exact draw, rounded up."""
         k, change = self.inverse_temperature, 2.0 * self.setting.lipschitz
-        found = _draw.gdp(change, self.num_users, k, self.regularization)
-        return found if self.draws else np.zeros(np.shape(found))
+        return _draw.gdp(change, self.num_users, k, self.regularization)
 
     @property
     def variation(self) -> Any:
-        """τ; 0 without a draw."""
-        return self.numbers.variation.total if self.draws else 0.0 * self.delta
+        """τ: how far the law of the draw is at most from that of an exact one."""
+        return self.numbers.variation.total
 
     @property
     def expected_values(self) -> Any:
         """Losses of single users that are read in the mean, at most: 2(e - 1) a trial."""
-        return self.draws * 2.0 * (math.e - 1.0) * self.num_trials
+        return 2.0 * (math.e - 1.0) * self.num_trials
 
     @property
     def user_gradients(self) -> Any:
         """Losses of single users that are read, at most: two for each of A terms of each trial."""
-        return self.draws * 2.0 * self.setting.num_terms * self.num_trials
+        return 2.0 * self.setting.num_terms * self.num_trials
 
     @property
     def accounted(self) -> Any:
         """Whether the proof covers a run with these numbers; a bool, may be traced."""
-        return self.numbers.valid if self.draws else np.bool_(True)
-
-    def work_for(self, item: _costs.Item) -> Work:
-        """What a run costs at most: values of losses, and a proposal for every trial."""
-        return _costs.values(self.user_gradients, item) + self.proposals(item) * self.draws
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run of these numbers costs, infinite where the proof does not cover them; may be traced."""
-        return super().loss() if self.draws else privacy.zero()
+        return self.numbers.valid
 
     def __str__(self) -> str:
-        title = "zeroth-order draw in an lp norm"
-        if not self.draws:
-            why = "its bound is no better than the start's"
-            return self.table(title, {}, ("why there is no draw", why))
         made = self.numbers
         return self.table(
-            title,
+            "zeroth-order draw in an lp norm",
             made.variation._asdict(),
             ("radius of the set", f"{float(made.radius * made.unit):.5g}"),
             ("success of a trial, at least", f"{float(made.acceptance):.3g}"),
@@ -190,7 +163,6 @@ def plan(
     radius: float | None = None,
     risk: Annotated[str, one_of("empirical", "population")] = "empirical",
     max_steps: Count | None = None,
-    draw_anyway: Flag = False,
     constant_time: Flag = False,
 ) -> Plan:
     """Checks all arguments and finds temperature, regularization, step size, steps and trials.
@@ -209,7 +181,6 @@ def plan(
         risk: ``"empirical"``, of the users who are there, or ``"population"``, of the law they were drawn
             from.
         max_steps: the most steps T that are wanted: s is lowered until they do.
-        draw_anyway: whether to draw where the bound is no better than that of the start, which is G·R.
         constant_time: whether all trials and attempts are made, some thousand times as many, so that the time
             tells nothing.
 
@@ -246,15 +217,16 @@ def plan(
         reach=1.0,
         row_bound=row_bound,
     )
-    asked = _Request(setting, budget, exponent, distance, population, draw_anyway, constant_time)
-
-    def short(made: Plan) -> bool:
-        return max_steps is None or not made.draws or made.num_steps <= max_steps
-
+    asked = _Request(setting, budget, exponent, distance, population, constant_time)
     made = _planned(asked, math.sqrt(2.0 * dim / users) if population else math.inf)
-    if short(made):
+    if max_steps is None or made.num_steps <= max_steps:
         return made
-    best, _ = _largest(lambda s: _planned(asked, s), short, float(made.gdp), 1e-3)
+    best, _ = _largest(
+        lambda s: _planned(asked, s),
+        lambda plan: plan.num_steps <= max_steps,
+        float(made.gdp),
+        1e-3,
+    )
     if best is None:
         raise Infeasible(f"max_steps must be larger for any draw, got {max_steps}")
     return best
@@ -289,12 +261,6 @@ def solve(
         raise ValueError(
             f"objective must be that of plan.setting = {setting}, got {found}, {bounds}"
         )
-    if not plan.draws:
-        count = jnp.zeros((), jnp.int32)
-        spent = {"gradients": _counts.count(0), "trials": count, "steps": count}
-        loss = privacy.unbounded_unless(jnp.array(True), plan.loss())
-        return _draw.solution(params, loss, _counts.count(jnp.zeros((), jnp.int64)), **spent)
-
     start, numbers = jnp.asarray(params, jnp.float64).ravel(), plan.numbers
     end = llt_sampler.alternate(
         key,
@@ -314,14 +280,7 @@ def solve(
     near = jnp.linalg.norm(start) <= setting.start_norm
     most_values = jnp.asarray(plan.user_gradients, jnp.int64) * slots
     realized = end.num_trials.astype(jnp.int64) * (2 * setting.num_terms * slots)
-    return _draw.solution(
-        draw,
-        privacy.unbounded_unless(near, plan.loss()),
-        _counts.count(most_values),
-        gradients=_counts.count(realized),
-        trials=end.num_trials,
-        steps=end.num_accepted,
-    )
+    return _draw.left_of(plan, draw, near, end, most_values, realized)
 
 
 def _moves(
@@ -357,7 +316,6 @@ class _Request(NamedTuple):
     norm: float
     distance: float  # R, in the norm that is worked in
     population: bool
-    draw_anyway: bool
     constant_time: bool
 
     def parameters(self, s: float, theta: float) -> sampling.Draw:
@@ -367,37 +325,13 @@ class _Request(NamedTuple):
             return sampling.sco(s, users, dim, slope, 2.0 * slope, theta)
         return sampling.erm(s, users, dim, 2.0 * slope, theta)
 
-    def plan(self, setting: Setting, **numbers: Any) -> Plan:
-        """The plan with these numbers."""
-        return Plan(
-            setting=setting,
-            norm=self.norm,
-            constant_time=self.constant_time,
-            epsilon=self.budget.epsilon,
-            delta=self.budget.delta,
-            **numbers,
-        )
-
-    def start(self, bound: float) -> Plan:
-        """The plan that releases the start."""
-        unused = ("inverse_temperature", "regularization", "step_size", "num_steps", "num_trials")
-        ones: dict[str, Any] = dict.fromkeys(unused, 1.0)
-        return self.plan(self.setting, draws=False, excess_bound=bound, **ones)
-
 
 def _planned(asked: _Request, largest_gdp: float) -> Plan:
-    """The plan for a budget with the largest s, at most the one that is given.
-
-    Raises:
-        Infeasible: the sampler takes too much of δ.
-    """
+    """The plan for a budget with the largest s, at most the one that is given."""
     setting, (epsilon, delta) = asked.setting, (asked.budget.epsilon, asked.budget.delta)
     least = _draw.share(_EACH, asked.budget)
-    trivial = setting.lipschitz * asked.distance
     limit = asked.distance**2 / (2.0 * (setting.exponent - 1.0))
     s = min(gdp_within(epsilon, delta, _FIRST * least), largest_gdp) / _UP
-    if not asked.draw_anyway and asked.parameters(s, limit).risk >= trivial:
-        return asked.start(trivial)
 
     def under(s: float) -> Plan:
         return _of_gdp(asked, s, asked.parameters(s, limit), least)
@@ -407,14 +341,12 @@ def _planned(asked: _Request, largest_gdp: float) -> Plan:
         return bool(made.accounted) and variation_delta(float(made.gdp), tau, epsilon) <= delta
 
     best = under(s)
-    if not fits(best):
-        found, refusal = _largest(under, fits, s, 0.02)
-        if found is None:
-            raise Infeasible(f"budget.delta must be far above what the sampler is off. {refusal}")
-        best = found
-    if not asked.draw_anyway and best.excess_bound >= trivial:
-        return asked.start(trivial)
-    return best
+    if fits(best):
+        return best
+    found, refusal = _largest(under, fits, s, 0.02)
+    if found is None:
+        raise Infeasible(f"budget.delta must be far above what the sampler is off. {refusal}")
+    return found
 
 
 def _largest(
@@ -470,14 +402,17 @@ def _of_gdp(asked: _Request, s: float, ideal: sampling.Draw, each: float) -> Pla
         raise Infeasible(
             f"budget must ask for a chain that goes at most {_FURTHEST:g} units far, got {reach:.4g}"
         )
-    made = asked.plan(
-        found,
-        draws=True,
+    made = Plan(
+        setting=found,
+        norm=asked.norm,
+        constant_time=asked.constant_time,
         inverse_temperature=k,
         regularization=mu,
         step_size=eta,
         num_steps=known,
         num_trials=2.0**31 - 1,
+        epsilon=asked.budget.epsilon,
+        delta=asked.budget.delta,
         excess_bound=draw.risk,
     )
     if not bool(made.accounted):
@@ -489,7 +424,7 @@ def _of_gdp(asked: _Request, s: float, ideal: sampling.Draw, each: float) -> Pla
 def _widest(share: float) -> float:
     """The largest c̄ for which a step is within the share, with the best A; Infeasible if there is none."""
     low, high = math.log(1e-9), math.log(0.05)
-    if _llt_bounds.least_error(math.exp(low))[0] > share:
+    if _llt_numbers.least_error(math.exp(low))[0] > share:
         raise Infeasible(f"budget.delta must be larger: no step is within {share:.3g} of its law")
-    fits = lambda log_c: _llt_bounds.least_error(math.exp(log_c))[0] <= share  # noqa: E731
+    fits = lambda log_c: _llt_numbers.least_error(math.exp(log_c))[0] <= share  # noqa: E731
     return math.exp(bisected(fits, low, high, 40))

@@ -173,7 +173,6 @@ GOOD: dict[str, dict[str, Any]] = {
         **_asked(_WHOLE, num_users=2, epsilon=0.5, delta=1e-3),
         "norm": Kind("exponent", ("nonsense", None, 1.0, 3.0, float("nan")))(2.0),
         "radius": kinds.POSITIVE.but(None)(None),
-        "draw_anyway": True,
     },
     "solvers.item_level.erm.plan": _asked(),
     "solvers.item_level.regularized_sgd.plan": {

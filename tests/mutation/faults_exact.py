@@ -40,7 +40,7 @@ FAULTS = (
     Fault("exact: no projection onto the ball", _SOLVER, "if plan.ball:  #", "if False:  #", _MECHANISM),
     Fault("exact: one step more", _SOBOLEV, "left_after(0.5,", "left_after(-0.5,", _LENGTHS),
     Fault("exact: envelope half as far", _SOBOLEV, "math.exp(-0.5 * q", "math.exp(-0.25 * q", _LENGTHS),
-    Fault("exact: half the oscillation", _SOBOLEV, "math.exp(-range_of)", "math.exp(-0.5 * range_of)", _LENGTHS),
+    Fault("exact: half the oscillation", _SOBOLEV, "math.exp(-oscillation)", "math.exp(-0.5 * oscillation)", _LENGTHS),
     Fault("exact: sqrt of eta lost", "solvers/sampling/chain_lengths.py", "xp.log(2.0 * xp.sqrt(eta))", "xp.log(2.0 * eta)", _LENGTHS),
     Fault("exact: bregman sign", _REJECTION, "jnp.exp(-lost)", "jnp.exp(lost)", _EXACT),
     Fault("exact: theta left out", _REJECTION, "else dim) + _CLOSE**2)", "else dim))", _EXACT),

@@ -15,9 +15,8 @@ With exact draws the law of x_T is within total variation
 
 of π (docs/theory/proximal_sampler.md). If each trial succeeds with probability at least p, whatever came
 before, fewer than T of N succeed with probability at most Pr[Binomial(N, p) < T]; the loop then returns the
-last point that it has, and never says so. Privacy rests on these two numbers, not on the data. What the
-guarantee does not cover: how many trials were made (``Draw.num_trials``), and how long that took.
-``constant_time=True`` makes all N trips, and both branches of each.
+last point that it has. Not covered: how many trials were made, and how long that took, which depends on the
+data; ``constant_time=True`` makes all N trips, and both branches of each.
 
 Cost: T steps of a Gaussian vector each, and what the oracle asks for. Memory of one state.
 

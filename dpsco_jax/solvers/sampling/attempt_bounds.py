@@ -19,12 +19,12 @@ Example:
 """
 
 import math
-from typing import SupportsFloat
 
 import numpy as np
 from scipy import special
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Count, Inside, Nonnegative, Positive, checked
 
 __all__ = ["attempts_variation", "ball_acceptance", "farthest_start"]
 
@@ -37,7 +37,8 @@ _CELLS = 4096
 _DOWN = 1.0 - 2.0**-30
 
 
-def attempts_variation(acceptance: SupportsFloat, num_attempts: int) -> float:
+@checked
+def attempts_variation(acceptance: Positive, num_attempts: Count) -> float:
     """The probability, at most, that no attempt counts: (1 - p)^N, rounded up.
 
     Args:
@@ -51,13 +52,13 @@ def attempts_variation(acceptance: SupportsFloat, num_attempts: int) -> float:
         >>> attempts_variation(0.5, 10) < 0.001
         True
     """
-    p = _checks.require_real("acceptance", acceptance, 0.0)
+    p = acceptance
     _checks.require(p <= 1.0, "acceptance", p, "in (0, 1]")
-    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1)
     return 0.0 if p == 1.0 else min(1.0, math.exp(num_attempts * math.log1p(-p)) / _DOWN)
 
 
-def farthest_start(dim: int, num_steps: int, variation: SupportsFloat) -> float:
+@checked
+def farthest_start(dim: Count, num_steps: Count, variation: Inside) -> float:
     """The r with which no T steps y ← x + √η·N(0, I) are longer than r·√η, but with the given probability.
 
     For x in K and x₀ in K the mean m is then within r·√v of K, since m - K is v/η times as far as y - K at
@@ -75,15 +76,11 @@ def farthest_start(dim: int, num_steps: int, variation: SupportsFloat) -> float:
         >>> 6.0 < farthest_start(1, 1000, 1e-6) < 6.2
         True
     """
-    dim = _checks.require_integer("dim", dim, 1)
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    variation = _checks.require_real("variation", variation, 0.0, 1.0)
     return math.sqrt(2.0 * float(special.gammainccinv(dim / 2.0, variation / num_steps))) / _DOWN
 
 
-def ball_acceptance(
-    dim: int, radius: SupportsFloat, stddev: SupportsFloat, farthest: SupportsFloat
-) -> float:
+@checked
+def ball_acceptance(dim: Count, radius: Positive, stddev: Positive, farthest: Nonnegative) -> float:
     """A lower bound on the probability that an attempt of ``convex_set`` on a ball counts.
 
     For means m outside by at most ``farthest``·√v. Inside, or hardly outside, it is least where m is
@@ -107,10 +104,6 @@ def ball_acceptance(
         >>> 0.4 < ball_acceptance(10, 1.0, 1e-3, 8.0) < 0.5
         True
     """
-    dim = _checks.require_integer("dim", dim, 1)
-    radius = _checks.require_real("radius", radius, 0.0)
-    stddev = _checks.require_real("stddev", stddev, 0.0)
-    farthest = _checks.require_real("farthest", farthest, 0.0, closed=True)
     size = radius / stddev
     inside = float(special.chndtr(size**2, dim, (size + OUTSIDE) ** 2))
     # The depths at which the tail has shed shares of its mass, as chances that fall; a sum from below.

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Count, Inside, checked
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar, as_floats
 
@@ -68,9 +69,9 @@ def mixing_steps(
 
     Args:
         variation: in (2^-1000, 1).
-        step_size: η, above 0.
-        convexity: m, above 0.
-        start_distance: W, at least 0.
+        step_size: η, as the next ones those of ``mixing_variation``.
+        convexity: m.
+        start_distance: W.
 
     Raises:
         ValueError: an argument is out of range.
@@ -117,7 +118,8 @@ def trials_variation(num_steps: Scalar, num_trials: Scalar, acceptance: Scalar) 
     return xp.where(covered, xp.minimum(bound, 1.0), 1.0)
 
 
-def capped_trials(num_steps: int, acceptance: float, variation: SupportsFloat) -> int:
+@checked
+def capped_trials(num_steps: Count, acceptance: float, variation: Inside) -> int:
     """A number of trials of which fewer than T succeed with at most the given probability.
 
     Args:
@@ -136,8 +138,6 @@ def capped_trials(num_steps: int, acceptance: float, variation: SupportsFloat) -
         >>> capped_trials(1000, 0.5, 1e-9)
         2309
     """
-    num_steps = _checks.require_integer("num_steps", num_steps, 1)
-    variation = _checks.require_real("variation", variation, 0.0, 1.0)
 
     def enough(trials: int) -> bool:
         return trials_variation(num_steps, trials, acceptance) <= variation

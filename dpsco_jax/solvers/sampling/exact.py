@@ -9,10 +9,9 @@ Source: T, Theorem 3.2.1, for these losses; both are where its bound is attained
 
 Formal guarantee: exact, in real arithmetic. If the points s of two users are at most Δ apart, replacing one
 moves the Gaussian of the whole space by Δ/n, or Δ/(nμ), and it is s-Gaussian DP with s = Δ·√k/n, or
-Δ·√k/(n·√μ), exactly: no larger k will do. On a convex set it is no less private (Theorem 3.2.1). The bound Δ
-is the caller's, who has to clip the points; what floating point adds to a Gaussian is outside of this, as it
-is in ``mechanisms.additive``. On the cells of a grid a draw is private to the last digit:
-``exponential_mechanism``. Utility: E F - min F = d/(2k) for ``mean_estimation``.
+Δ·√k/(n·√μ), exactly; on a convex set it is no less private (Theorem 3.2.1). The bound Δ is the caller's, who
+has to clip the points, and what floating point adds is outside of this: a draw of ``exponential_mechanism``
+on a grid is private to the last digit. Utility: E F - min F = d/(2k) for ``mean_estimation``.
 
 Cost: that of the mean, and O(dim).
 
@@ -27,11 +26,14 @@ Example:
     ((2,), True)
 """
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Kind, checked
 from dpsco_jax.geometry.domains import Domain, proven_maker
 from dpsco_jax.solvers.sampling import restricted_gaussian
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
@@ -39,11 +41,14 @@ from dpsco_jax.solvers.sampling.restricted_gaussian import Drawn
 
 __all__ = ["linear", "mean_estimation"]
 
+_Above = Annotated[ArrayLike, Kind(_checks.require_positive)]
 
+
+@checked
 def mean_estimation(
     key: jax.Array,
     mean: Float[Array, " dim"],
-    inverse_temperature: ArrayLike,
+    inverse_temperature: _Above,
     domain: Domain | None = None,
     num_attempts: int = 1,
 ) -> Drawn:
@@ -63,17 +68,17 @@ def mean_estimation(
     """
     require_x64("exact")
     mean = float64_vector("mean", mean)
-    _checks.require_positive("inverse_temperature", inverse_temperature)
     variance = 1.0 / jnp.asarray(inverse_temperature, jnp.float64)
     return _gaussian(key, mean, variance, domain, num_attempts)
 
 
+@checked
 def linear(
     key: jax.Array,
     mean: Float[Array, " dim"],
     center: Float[Array, " dim"],
-    inverse_temperature: ArrayLike,
-    convexity: ArrayLike,
+    inverse_temperature: _Above,
+    convexity: _Above,
     domain: Domain | None = None,
     num_attempts: int = 1,
 ) -> Drawn:
@@ -96,8 +101,6 @@ def linear(
     _checks.require(
         mean.shape == center.shape, "mean", mean.shape, f"of the shape {center.shape} of center"
     )
-    _checks.require_positive("inverse_temperature", inverse_temperature)
-    _checks.require_positive("convexity", convexity)
     mu = jnp.asarray(convexity, jnp.float64)
     variance = 1.0 / (jnp.asarray(inverse_temperature, jnp.float64) * mu)
     return _gaussian(key, center - mean / mu, variance, domain, num_attempts)

@@ -9,15 +9,12 @@ What it computes: a point of a box or ball, by one of three routes:
 Source: T (3.2), Algorithms 13 and 14. With docs/corrections.md, B4: what replaces a user ranges over 2L·D/n.
 
 Formal guarantee: for a user's whole data under REPLACE_ONE. "grid" and "linear" are pure ε-DP, of bounded
-range even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of the centres of cells. No draw of
-a chain is: it is (ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every
-data set. That is cheap (T is about log²(1/δ)) down to the rounding of float64, where the plan names a δ that
-would do. What it needs of the loss is proven, not declared: losses of ``problems.losses`` for two classes,
-convex and Lipschitz. A public regularizer changes no ε, as it cancels. Only the point is released. How long
-a chain runs and how many trials it makes depend on the data, unless ``constant_time``.
-Utility, convex F: d/k for the law itself, so 2L·D·d/(nε). That is not small: at n = 20,000, d = 58, ε = 1, a
-ball of radius 4 and logistic loss on unit rows it is 0.0464, and output perturbation proves 0.123 at its
-best ridge.
+range even, for any losses, which are clipped; ε = 4L·k·r/n, r the radius of the centres of cells. A chain is
+(ε, δ)-DP with δ = (1 + e^ε)·τ, τ its distance from its target in total variation, on every data set; T is
+about log²(1/δ), down to the rounding of float64, where the plan names a δ that would do. It runs on proven
+losses of ``problems.losses`` for two classes. A public regularizer changes no ε, as it cancels. Only the
+point is released; how long a chain runs depends on the data, unless ``constant_time``.
+Utility, convex F: d/k for the law itself, so 2L·D·d/(nε), D the diameter.
 
 Cost: n·p^d values, n gradients, or about 13·log(T/τ)·log(1/τ)·(kL)²/(kμ) steps of 7 values.
 

@@ -9,13 +9,12 @@ What it computes: with ψ(x) = log ∫ exp(⟨x, y⟩ - ‖y‖_q²) dy, 1/p + 1
 A trial of the second: x and z, independent, from γ_y ∝ exp(-(1 + β)·ψ + ⟨·, y⟩) on X (``primal_draw``); ρ, an
 estimate of exp(k·F(z) - k·F(x)) from a few values; x counts if u < ρ/2 (``rejection_oracle``). A dual draw
 first takes the λ of the mixture exp(-‖y‖_q²) = ∫ μ(λ)·exp(-λ·Σ|y_i|^q) dλ from its law GIVEN x, and then
-each y_i. Lengths are in units in which ψ has this form: x = (point - start)/√a for exp(-a·‖y‖_q²). For p =
-2 all of it is Gaussian, and the chain is that of ``alternating_sampler`` for N(0, ηI).
+each y_i. Lengths are in units in which ψ has this form: x = (point - start)/√a for exp(-a·‖y‖_q²). For p = 2
+all of it is Gaussian, and the chain is that of ``alternating_sampler`` for N(0, ηI).
 
 Source: T, Algorithms 15 and 16, Theorem 5.4.12, Proposition 5.4.7, section 5.5.3, (5.28), (5.29). Corrected
 (docs/corrections.md): the number of steps, whose proof rests on a lemma that is false; the law of λ; the
-law of the estimate's length; its constants. The draw from γ_y is ours: T leaves it to general samplers of
-unknown cost.
+law of the estimate's length; its constants. The draw from γ_y is ours.
 
 Formal guarantee: docs/theory/llt_sampler.md. Exact steps leave ½·(1 + β)^{-T}·√χ² of total variation, χ²
 at most exp(min(kG·diam X, (kG)²·h/β)) - 1 for the start above, G the Lipschitz constant of f in ℓp and h =
@@ -23,9 +22,8 @@ at most exp(min(kG·diam X, (kG)²·h/β)) - 1 for the start above, G the Lipsch
 attempt and a trial succeed at least is known beforehand, so trials are capped. How many were made depends
 on the data.
 
-Cost: a step makes two trials, each of two draws from γ_y. One of them takes some 1/acceptance values of ψ
-(3 for d = 1, 3 to 10 for d = 2, 5 to 50 for d = 3; ``_self_concordant.acceptance`` is the bound), of some
-hundred λ each.
+Cost: a step makes two trials, each of two draws from γ_y of some 1/acceptance values of ψ (3 for d = 1, 5 to
+50 for d = 3; ``_self_concordant.acceptance`` is the bound), of some hundred λ each.
 
 Example:
     >>> import jax, jax.numpy as jnp
@@ -41,19 +39,19 @@ Example:
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks, _keys, _released
+from dpsco_jax._argument_kinds import Count, Flag, Kind, Positive, checked, integer, real
 from dpsco_jax.geometry import _powers, log_laplace
 from dpsco_jax.geometry._power_laplace import log_power_laplace
 from dpsco_jax.solvers.sampling import _self_concordant, alternating_sampler, rejection_oracle
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._self_concordant import Attempted, Prepared
-from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 from dpsco_jax.solvers.sampling.rejection_oracle import State
 from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted, until_one_counts
 
@@ -69,6 +67,8 @@ __all__ = [
 
 ATTEMPTS = 1000
 NEWTON_STEPS = 10_000
+_Attempts = Annotated[int, integer(1, 2**31 - 1)]
+_Above = Annotated[ArrayLike, Kind(_checks.require_positive)]
 REACH = 16.0
 _UNIT = 2.0**-52  # of a sum of weights, for each of them, and of the uniform number
 
@@ -100,7 +100,10 @@ class Transform(NamedTuple):
     errors: Errors
 
 
-def transform(p: float, dim: int, reach: float = REACH) -> Transform:
+@checked
+def transform(
+    p: Annotated[float, real(1.0, math.nextafter(2.0, 3.0))], dim: Count, reach: Positive = REACH
+) -> Transform:
     """ψ for an exponent.
 
     Args:
@@ -117,9 +120,7 @@ def transform(p: float, dim: int, reach: float = REACH) -> Transform:
         ...     transform(2.0, dim=3).gaussian
         True
     """
-    dim = _checks.require_count("dim", dim)
-    reach = _checks.require_real("reach", reach, 0.0)
-    return _transform(_checks.require_real("p", p, 1.0, math.nextafter(2.0, 3.0)), dim, reach)
+    return _transform(p, dim, reach)
 
 
 def dual_draw(key: jax.Array, psi: Transform, point: Float[Array, " dim"]) -> Float[Array, " dim"]:
@@ -140,6 +141,7 @@ def dual_draw(key: jax.Array, psi: Transform, point: Float[Array, " dim"]) -> Fl
     return _released.without_derivatives(psi.draw(key, float64_vector("point", point)))
 
 
+@checked
 def primal_draw(
     key: jax.Array,
     psi: Transform,
@@ -147,7 +149,7 @@ def primal_draw(
     *,
     power: ArrayLike,
     radius: ArrayLike,
-    num_attempts: int = ATTEMPTS,
+    num_attempts: _Attempts = ATTEMPTS,
 ) -> Attempted:
     """An x from γ_y ∝ exp(-b·ψ(x) + ⟨x, y⟩) on the ball ‖x‖_p ≤ r, exactly, if an attempt counts. Pure JAX.
 
@@ -164,22 +166,22 @@ def primal_draw(
     """
     _checks.require_key(key)
     key = _keys.alone(key)
-    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     tilt = float64_vector("tilt", tilt)
     family = _family(psi, power, radius, num_attempts, NEWTON_STEPS, False)
     found = family.attempts(key, family.prepare(tilt, jnp.zeros_like(tilt)))
     return _released.without_derivatives(found)
 
 
+@checked
 def start_draw(
     key: jax.Array,
     psi: Transform,
-    dim: int,
+    dim: Count,
     *,
-    drift: ArrayLike,
-    radius: ArrayLike,
-    num_attempts: int = ATTEMPTS,
-    constant_time: bool = False,
+    drift: _Above,
+    radius: _Above,
+    num_attempts: _Attempts = ATTEMPTS,
+    constant_time: Flag = False,
 ) -> Attempted:
     """An x from exp(-β·ψ(x)) on the ball: rejection from exp(-(m/2)·‖x‖_p²), m = β(p-1)/2. Looks at no data.
 
@@ -198,11 +200,6 @@ def start_draw(
     _checks.require_key(key)
     key = _keys.alone(key)
     _checks.require_instance("psi", psi, Transform)
-    dim = _checks.require_integer("dim", dim, 1)
-    _checks.require_positive("drift", drift)
-    _checks.require_positive("radius", radius)
-    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
-    constant_time = _checks.require_flag("constant_time", constant_time)
     require_x64("llt_sampler")
     convexity = 0.5 * drift * (psi.exponent - 1.0)
     origin = jnp.zeros(dim)
@@ -230,19 +227,20 @@ def start_draw(
     return Attempted(jnp.where(counted, point, origin), counted, made)
 
 
+@checked
 def oracle(
     loss: Callable[[Any, Any], Any],
     data: Any,
     psi: Transform,
     *,
-    drift: ArrayLike,
+    drift: _Above,
     radius: ArrayLike,
     num_records: int,
     scale: ArrayLike,
     num_terms: int,
-    num_attempts: int = ATTEMPTS,
+    num_attempts: _Attempts = ATTEMPTS,
     num_newton: Any = NEWTON_STEPS,
-    constant_time: bool = False,
+    constant_time: Flag = False,
 ) -> alternating_sampler.Oracle:
     """The two moves of the chain, for ``alternating_sampler.run`` (T Algorithm 16 is its trial).
 
@@ -262,10 +260,7 @@ def oracle(
     Raises:
         ValueError: an argument is out of range, or jax_enable_x64 is off.
     """
-    _checks.require_positive("drift", drift)
-    num_attempts = _checks.require_integer("num_attempts", num_attempts, 1, 2**31 - 1)
     _checks.require_whole("num_newton", num_newton, 1)
-    constant_time = _checks.require_flag("constant_time", constant_time)
     family = _family(psi, 1.0 + drift, radius, num_attempts, num_newton, constant_time)
 
     def attempt(key: Array, prepared: Prepared) -> tuple[Array, Array]:
@@ -285,7 +280,8 @@ def oracle(
 
     def init(params: Any) -> State:
         start = float64_vector("params", params)
-        return State(start, family.blank(start))
+        blank = jax.eval_shape(family.prepare, start, start)
+        return State(start, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), blank))
 
     def diffuse(key: Array, state: State) -> State:
         y = psi.draw(key, state.params)
@@ -294,6 +290,7 @@ def oracle(
     return alternating_sampler.Oracle(init, diffuse, inner.trial, inner.point)
 
 
+@checked
 def alternate(
     key: jax.Array,
     moves: alternating_sampler.Oracle,
@@ -304,7 +301,7 @@ def alternate(
     radius: ArrayLike,
     num_steps: Any,
     num_trials: Any,
-    num_starts: int = ATTEMPTS,
+    num_starts: _Attempts = ATTEMPTS,
     constant_time: bool = False,
 ) -> alternating_sampler.Draw:
     """T Algorithm 15 from its start: a draw of exp(-β·ψ), then T steps. Pure JAX.
@@ -326,24 +323,9 @@ def alternate(
     """
     _checks.require_key(key)
     key = _keys.alone(key)
-    _checks.require_instance("moves", moves, alternating_sampler.Oracle)
-    _checks.require_whole("num_steps", num_steps, 1)
-    _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)
-    num_starts = _checks.require_integer("num_starts", num_starts, 1, 2**31 - 1)
-    constant_time = _checks.require_flag("constant_time", constant_time)
-    _checks.require_each(_checks.require_positive, drift=drift, radius=radius)
-    _checks.require_instance("psi", psi, Transform)
-    dim = _checks.require_integer("dim", dim, 1)
     first, rest = jax.random.split(key)
-    begun = start_draw(
-        first,
-        psi,
-        dim,
-        drift=drift,
-        radius=radius,
-        num_attempts=num_starts,
-        constant_time=constant_time,
-    )
+    settings: dict[str, Any] = {"num_attempts": num_starts, "constant_time": constant_time}
+    begun = start_draw(first, psi, dim, drift=drift, radius=radius, **settings)
     return alternating_sampler.run(rest, moves, begun.params, num_steps, num_trials, constant_time)
 
 
@@ -352,7 +334,6 @@ class _Family(NamedTuple):
 
     prepare: Callable[[Array, Array], Any]  # ``prepare(y, start)``, what all attempts for a y share
     attempts: Callable[[Array, Any], Attempted]  # ``attempts(key, prepared)``
-    blank: Callable[[Array], Any]  # of the structure of what is prepared, for a point
 
 
 def _family(
@@ -383,11 +364,6 @@ def _family(
             *(num_attempts, constant_time),
         )
 
-    def blank(point: Array) -> Prepared:
-        dim = len(point)
-        square = jnp.zeros((dim, dim))
-        return Prepared(point, point, jnp.zeros(()), square, square, jnp.array(False))
-
     def gaussian(key: Array, tilt: Array) -> Attempted:
         # ψ is ‖x‖²/4 and a constant: N(2y/b, 2/b).
         def once(index: Array) -> tuple[Array, Array]:
@@ -398,8 +374,8 @@ def _family(
         return Attempted(*until_one_counts(once, tilt, num_attempts, constant_time))
 
     if psi.gaussian:
-        return _Family(lambda tilt, start: tilt, gaussian, lambda point: point)
-    return _Family(prepare, attempts, blank)
+        return _Family(lambda tilt, start: tilt, gaussian)
+    return _Family(prepare, attempts)
 
 
 @functools.lru_cache(maxsize=32)

@@ -25,6 +25,7 @@ import math
 from typing import Any, SupportsFloat
 
 from dpsco_jax import _checks
+from dpsco_jax._argument_kinds import Nonnegative, Positive, checked
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar
 from dpsco_jax.solvers.sampling.chain_lengths import least_steps, left_after
@@ -43,10 +44,10 @@ def log_sobolev_variation(
     """How far the law of x_T is at most from the target, in total variation, if every step is exact.
 
     Args:
-        num_steps: T, at least 1; may be traced, as all the others.
-        step_size: η, above 0.
+        num_steps: T, as ``chain_lengths.mixing_variation`` has it, and the others.
+        step_size: η.
         log_sobolev: α, above 0, of the target, on every data set.
-        start_distance: W, at least 0: √E‖x_0 - x‖² is at most W for x of the target, on every data set.
+        start_distance: W.
 
     Returns:
         (1 + ηα)^{-(T - ½)}·W/(2√η), rounded up, at most 1.
@@ -72,9 +73,9 @@ def log_sobolev_steps(
 
     Args:
         variation: in (2^-1000, 1).
-        step_size: η, above 0.
-        log_sobolev: α, above 0.
-        start_distance: W, at least 0.
+        step_size: η, as the next ones those of ``log_sobolev_variation``.
+        log_sobolev: α.
+        start_distance: W.
 
     Raises:
         ValueError: an argument is out of range.
@@ -89,7 +90,8 @@ def log_sobolev_steps(
     )
 
 
-def bounded_perturbation(log_sobolev: SupportsFloat, oscillation: SupportsFloat) -> float:
+@checked
+def bounded_perturbation(log_sobolev: Positive, oscillation: Nonnegative) -> float:
     """α·e^{-osc}, rounded down: the constant of exp(-V - U) where exp(-V) has α and sup U - inf U ≤ osc.
 
     Args:
@@ -104,12 +106,11 @@ def bounded_perturbation(log_sobolev: SupportsFloat, oscillation: SupportsFloat)
         >>> 0.3678 < bounded_perturbation(1.0, 1.0) < 0.36788
         True
     """
-    alpha = _checks.require_real("log_sobolev", log_sobolev, 0.0)
-    range_of = _checks.require_real("oscillation", oscillation, 0.0, closed=True)
-    return _above_zero(alpha * math.exp(-range_of), "oscillation", range_of)
+    return _above_zero(log_sobolev * math.exp(-oscillation), "oscillation", oscillation)
 
 
-def lipschitz_perturbation(convexity: SupportsFloat, lipschitz: SupportsFloat) -> float:
+@checked
+def lipschitz_perturbation(convexity: Positive, lipschitz: Nonnegative) -> float:
     """The constant of exp(-V - U), V m-strongly convex on a convex set and U L-Lipschitz, in any dimension.
 
     For every γ > 1/m it is at least (m - 1/γ)·exp(-L²γ/2): the upper envelope sup_y U(y) - ‖x - y‖²/(2γ) is
@@ -131,8 +132,7 @@ def lipschitz_perturbation(convexity: SupportsFloat, lipschitz: SupportsFloat) -
         >>> round(lipschitz_perturbation(1.0, 0.1), 3), round(lipschitz_perturbation(1.0, 3.0), 5)
         (0.866, 0.00075)
     """
-    m = _checks.require_real("convexity", convexity, 0.0)
-    slope = _checks.require_real("lipschitz", lipschitz, 0.0, closed=True)
+    m, slope = convexity, lipschitz
     if slope == 0.0:
         return m
     # With t = mγ - 1 > 0 nothing cancels: t = (√(1 + 8/q) - 1)/2, q = L²/m.

@@ -5,20 +5,17 @@ sampler: T steps, each with an anchor by gradient steps and trials by rejection.
 replaced by its Moreau envelope.
 
 Source: T, Theorems 3.2.1, 3.6.2, 3.6.4, 3.6.8 and 3.6.9 (Gopi, Lee and Liu 2022), Algorithm 13 for the chain;
-the oracle and its certificate are this package's. An exact draw costs as much as Gaussian noise, whatever the
-dimension.
+the oracle and its certificate are this package's.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With L the Lipschitz constant of every
 user's loss an exact draw is s-Gaussian DP, s = 2L·√k/(n·√(μ + ridge)). The law of the draw is within τ of
-that in total variation, on every data set: T steps mix to a share of τ, trials are capped at N, and the
-rounding of float64 is bounded and counted; docs/theory/proximal_sampler.md has the proofs. What they need of
-the loss is never taken from the caller: losses, with their constants, are those that ``problems.losses``
-made. One draw is all that is released: not the points before it, no average, and not how many trials were
+that in total variation, on every data set (docs/theory/proximal_sampler.md): T steps mix to a share of τ,
+trials are capped at N, and the rounding of float64 is counted. Losses, with their constants, are those that
+``problems.losses`` made. Only the draw is released: not the points before it, and not how many trials were
 made, which ``Solution.unprivate`` tells, and the time that a run takes, unless ``constant_time``.
 Utility, R ≥ ‖start - minimizer‖: E F - F* ≤ μR²/2 + d/k for an exact draw; what an envelope hides is added,
-and 2L²/(n·(μ + ridge)) for the risk of the population (Theorem 3.6.7). The plan is not chosen by that bound
-but by ``predicted_excess``, what a quadratic with nominal curvatures would reach. Where losses are smooth and
-noise is small, noisy gradient steps do better: ``routes`` compares.
+and 2L²/(n·(μ + ridge)) for the risk of the population (Theorem 3.6.7). Where losses are smooth and noise is
+small, noisy gradient steps do better: ``routes`` compares.
 
 Cost: T = 1 + log(W/(2τ√η))/log(1 + c·(μ + ridge)/H) steps, free of n and d but for the logarithm; at most J
 passes over the users for a step, and about e^{5c/8} or fewer for its trials. Needs ``jax_enable_x64``.

@@ -16,11 +16,10 @@ Pr[a ≥ b] = 1/b. Corrected: that law, and the constants (docs/corrections.md).
 
 Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it
 counts is within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with
-probability at least (1 - that)/2 (docs/theory/rejection_oracle.md). x and z must both lie in K, and both
-are drawn anew in every trial; with either relaxed the law is another one. Privacy rests on this distance: a
-step size that is larger than the certified one, or a loss that is not what was declared, voids it, and no
-test of a run can tell. How many trials were made, and how many records were read, depends on the data and is
-never to be released; ``constant_time`` reads the same number of records in every trial.
+probability at least (1 - that)/2 (docs/theory/rejection_oracle.md). Privacy rests on this distance: a larger
+step size, or a loss that is not what was declared, voids it, and no test of a run can tell. How many trials
+were made, and how many records were read, depends on the data and is never to be released; ``constant_time``
+reads the same number of records in every trial.
 
 Cost: two trials a step on average, 2(e - 1) = 3.44 loss values each with ``"prefix"``, 2e = 5.44 with
 ``"fresh"``.

@@ -13,10 +13,9 @@ probability exp(-(ψ(x) - ψ(y) - ⟨g, x - y⟩)), times e^{-2^-20}, if it is i
 
 Source: T section 3.5 and Proposition 4.4.8, which leave these draws to general samplers.
 
-Formal guarantee: exact, in real arithmetic and for exact normal numbers. How likely an attempt counts is 1
-for the first two; for balls ``attempt_bounds`` and for tangents at powers of norms a certificate of
-``value_queries`` prove bounds; for other sets none is known
-that holds for every y, so no cap on attempts can be certified there.
+Formal guarantee: exact, in real arithmetic and for exact normal numbers. An attempt always counts for the
+first two; for balls ``attempt_bounds`` and for tangents at powers of norms the certificate of
+``value_queries`` bound how likely one does; for other sets no bound is known that holds for every y.
 
 Cost: O(dim) an attempt, and a projection.
 

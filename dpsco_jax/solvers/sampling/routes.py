@@ -1,9 +1,8 @@
 """Which private solver to take for a problem where one record is one loss: draws beside noisy gradients.
 
 What it computes: the plans of ``regularized``, ``langevin``, ``private_ac_sa`` and ``value_queries`` for one
-problem and budget, what each is expected to reach on the same nominal problem, what is proven of it, and what
-it costs. The one with the least expectation comes first; plans that only prove a bound come after those that
-expect something.
+problem and budget, what each is expected to reach on the same nominal problem, what is proven, and what it
+costs. Plans that only prove a bound come after those that expect something.
 
 Source: own. For a quadratic of curvatures h, a draw has the noise ½·(G_Δ/(sn))²·Σ h/(μ·(h + μ)), the average
 of noisy gradients ½·(G_Δ/(sn))²·Σ h/(h + μ)²: averaging wins by about curvature over μ where losses are

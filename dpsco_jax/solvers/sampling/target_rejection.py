@@ -12,12 +12,10 @@ planned gradients a trial succeeds with probability at least
     p = exp(-(H/(2μ))·(e + θ²)),    θ = ½,
 
 e = 1 if F is a mean of losses of linear models, and e = d otherwise; none of N does with probability (1 -
-p)^N at most, which is in τ. k, and with it n, is not in p: but it is small where H/μ is large, and then a
-chain needs less. Without smoothness no bound holds for every data set, as where all kinks lie at the
-minimizer, and there is no plan. What leaves lies on a public grid around x₀, whose places are so wide that
-digits of the sum of anchor and offset, which would tell of the anchor, are gone. Roundings of D are for the
-caller to count: an error of e in the acceptance, in the mean, costs e/p; so are those of x₀,
-whose digits must go below 1/√(kμ). Trial counts depend on the data.
+p)^N at most, which is in τ. Where H/μ is large a chain needs less; without smoothness no bound holds for
+every data set. What leaves lies on a public grid around x₀, so that digits that would tell of the anchor are
+gone. Roundings of D are for the caller to count: an error of e in the acceptance, in the mean, costs e/p; so
+are those of x₀, whose digits must go below 1/√(kμ). Trial counts depend on the data.
 
 Cost: J gradients and 1/p remainders, on average, or fewer.
 
@@ -37,13 +35,14 @@ Example:
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, SupportsFloat
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks, _keys, _released
+from dpsco_jax._argument_kinds import Count, Flag, Inside, Positive, checked
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._rows import on_grid, power_below
@@ -55,9 +54,8 @@ __all__ = ["Numbers", "draw", "planned"]
 _CLOSE = 0.5  # θ: of an anchor, from the mean of the proposal, over the deviation
 _PLACES = 32.0  # of the public grid, in a deviation
 _RAREST = 1e-6
-_FAR = (
-    2.0**46
-)  # how many quarters of a deviation gradients come from at most: beyond, float64 has no such digits
+# How many quarters of a deviation gradients come from at most: beyond, float64 has no such digits.
+_FAR = 2.0**46
 _DOWN = 1.0 - 2.0**-20
 
 
@@ -79,14 +77,15 @@ class Numbers(NamedTuple):
     variation: float
 
 
+@checked
 def planned(
-    variation: SupportsFloat,
-    dim: int,
-    inverse_temperature: SupportsFloat,
-    convexity: SupportsFloat,
-    lipschitz: SupportsFloat,
-    smoothness: SupportsFloat | None,
-    linear_model: bool = False,
+    variation: Inside,
+    dim: Count,
+    inverse_temperature: Positive,
+    convexity: Positive,
+    lipschitz: Positive,
+    smoothness: Positive | None,
+    linear_model: Flag = False,
 ) -> Numbers:
     """Gradients and trials with which no draw is made with at most the given probability.
 
@@ -104,16 +103,10 @@ def planned(
         ValueError: an argument is out of range.
         Infeasible: trials succeed too rarely; ``needed`` has a ``convexity`` that would do.
     """
-    failing = _checks.require_real("variation", variation, 0.0, 1.0)
-    dim = _checks.require_integer("dim", dim, 1)
-    k = _checks.require_real("inverse_temperature", inverse_temperature, 0.0)
-    mu = _checks.require_real("convexity", convexity, 0.0)
-    slope = _checks.require_real("lipschitz", lipschitz, 0.0)
-    _checks.require(
-        smoothness is not None, "smoothness", None, "a number: else no bound on trials holds"
-    )
-    bend = _checks.require_real("smoothness", smoothness, 0.0)
-    linear_model = _checks.require_flag("linear_model", linear_model)
+    failing, k, mu, slope = variation, inverse_temperature, convexity, lipschitz
+    what = "a number: else no bound on trials holds"
+    _checks.require(smoothness is not None, "smoothness", None, what)
+    bend = float(smoothness or math.nan)
     exponent = 0.5 * (bend / mu) * ((1.0 if linear_model else dim) + _CLOSE**2)
     acceptance = math.exp(-exponent) * _DOWN
     if acceptance < _RAREST:
@@ -125,12 +118,8 @@ def planned(
         )
     # ‖q - w‖ = ‖∇V(w)‖/μ ≤ (1 + H/μ)·ρ^J·L/μ; half of θ is left for the grid of w.
     far = (1.0 + bend / mu) * slope * math.sqrt(k / mu) / (0.5 * _CLOSE)
-    _checks.require(
-        far <= _FAR,
-        "inverse_temperature",
-        k,
-        f"such that L·√(k/μ)·(1 + H/μ) ≤ {_FAR / 4:.3g}: float64",
-    )
+    what = f"such that L·√(k/μ)·(1 + H/μ) ≤ {_FAR / 4:.3g}: float64"
+    _checks.require(far <= _FAR, "inverse_temperature", k, what)
     steps = max(0, math.ceil(math.log(max(far, 1.0)) / math.log1p(2.0 * mu / bend))) + 1
     trials = max(1, math.ceil(math.log(failing) / math.log1p(-acceptance)))
     while attempts_variation(acceptance, trials) > failing:

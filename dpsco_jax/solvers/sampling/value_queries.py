@@ -7,18 +7,18 @@ two trials of a few loss values for each of T steps.
     r(x) = ½‖x‖²,  or (w/2)·‖x‖_q² for ``norm`` = p below 2, which is strongly convex in ℓ_p
 
 Source: T, Algorithms 13 and 14; Theorems 3.2.1, 3.6.2, 3.6.4, 3.6.8, 3.6.9, 4.1.3, 4.4.2, 4.4.6, 4.5.2 and
-4.5.3, Propositions 4.4.7 to 4.4.9, Corollaries 4.4.10 to 4.4.12. Corrected where docs/corrections.md says so:
-differences of losses are 2G-Lipschitz, τ costs 1 + e^ε times itself, and all constants are explicit.
+4.5.3, Propositions 4.4.7 to 4.4.9, Corollaries 4.4.10 to 4.4.12. Corrected (docs/corrections.md): differences
+of losses are 2G-Lipschitz, τ costs 1 + e^ε times itself, and all constants are explicit.
 ``constants="paper"`` is the print, which is refused wherever its true ε is above the budget.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. An exact draw is s-Gaussian DP, s =
-G_Δ·√k/(n·√(σμ + ridge)) (``_value_queries_plan``); the law of the draw is within τ of that on every data set
+G_Δ·√k/(n·√(σμ + ridge)); the law of the draw is within τ of that on every data set
 (docs/theory/rejection_oracle.md): T steps, the clip of the estimate, the cap on trials and the rounding of
-float64 have their parts. The loss is one of ``problems.losses``; rows, labels and points are put within
-public bounds, each by itself. One draw is released, on a public grid; not the points before it, and not how
-many trials were made, nor, unless ``constant_time``, how long that took. The start may not depend on data.
+float64 have their parts. The loss is one of ``problems.losses``, with rows, labels and points within public
+bounds. Only the draw is released, on a public grid; how many trials were made, and unless ``constant_time``
+how long that took, depends on data. The start may not.
 Utility: E F - F* ≤ μΘ + d/k for an exact draw, Θ = max r within the distance, and G_Δ·min(G, G_Δ)/(n·(σμ +
-ridge)) more for the population. Without ridge the μ of least bound has 2·G_Δ·√(dΘ/σ)/(sn).
+ridge)) more for the population.
 
 Cost: T of about 13·log(T/τ)·(G/G_Δ)²·(sn)²·log(1/τ) steps in a row, whatever μ, times d^(2/q - 1) for q < 2,
 and 3.44 losses of one user a trial. For n up to a few hundred. Needs ``jax_enable_x64``.
@@ -173,9 +173,8 @@ def solve(
             costs infinity, as on the whole space one that is farther out than ``plan.sizes.start_norm``.
 
     Returns:
-        The draw. ``gradients`` is public, so it counts the values that all N trials would read: about what a
-        run reads on the whole space and on a box, and some four times that on a ball, where N has to do near
-        the sphere. What was read is in ``unprivate``, as are the trials.
+        The draw. ``gradients`` is public, so it counts the values that all N trials would read. What was read
+        is in ``unprivate``, as are the trials.
 
     Raises:
         ValueError: the sizes are not the planned ones, ``jax_enable_x64`` is off, or the objective does not

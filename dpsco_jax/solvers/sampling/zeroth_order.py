@@ -6,26 +6,23 @@ each with about two trials that read a few losses. r is 1-strongly convex in ℓ
 does not know the norm: in ℓ2 the same draw would take d^(2/p-1) times as many.
 
 Source: T, Proposition 5.5.6, Theorem 5.5.8 and Corollary 5.5.9 for vectors (Gopi, Lee, Liu, Shen and Tian
-2023). Corrected (docs/corrections.md): losses that are G-Lipschitz each differ by 2G; μ for the
-population's risk is twice the printed one; near p = 1, where T takes p' = 1 + 1/log d in place of p, losses
-of rows within B in ℓ_p* are d^(1/p - 1/p')·B-Lipschitz times the slope; r is centred at the start, and its
-range Θ comes from a certificate, not from a constant that is 10 to 33 times larger. For Schatten norms the
-transform has no known efficient evaluation (T (5.30), an open question).
+2023). Corrected (docs/corrections.md): losses that are G-Lipschitz each differ by 2G; μ for the population's
+risk is twice the printed one; near p = 1 losses of rows within B in ℓ_p* are d^(1/p - 1/p')·B-Lipschitz times
+the slope, p' = 1 + 1/log d; r is centred at the start, and its range Θ comes from a certificate. For Schatten
+norms the transform has no known efficient evaluation (T (5.30), an open question).
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE. With G the Lipschitz constant of
 every user's loss in ℓp an exact draw is s-Gaussian DP, s = 2G·√k/(n·√μ). The law of the draw is within τ of
-that in total variation on every data set: steps, estimates, trials that run out, errors of ψ and roundings
-are bounded and counted; docs/theory/llt_sampler.md has the proofs. The domain of the draw is a ball in ℓp
-around the start that is so large that the chain hardly sees its end. What the proofs need of the loss is
-never taken from the caller: losses, with their constants, are those that ``problems.losses`` made. One draw
-is all that is released; how many trials were made is in ``Solution.unprivate``, and the time that a run
+that in total variation on every data set (docs/theory/llt_sampler.md): steps, estimates, trials that run out,
+errors of ψ and roundings are counted. Losses, with their constants, are those that ``problems.losses`` made.
+Only the draw is released; how many trials were made is in ``Solution.unprivate``, and the time that a run
 takes depends on it, unless ``constant_time``. Utility, R ≥ ‖start - minimizer‖_p: E F - F* ≤ μΘ + d/k for an
 exact draw, and 2G²/(nμ) more for the population; where that is above G·R the start itself is as good.
 
 Cost: T ≈ (s²n²/4c)·(s²n²/8 + log(1/(2τ))), 1/c about 250: hundreds of steps at s·n = 0.5, 1e4 at 4. A
-reference for tiny sizes, n = 2 to 20 and d ≤ 3. On one busy core, at δ = 1e-3: n = 10, d = 1, ε = 2 takes
-65,117 steps in 1.5 s, excess bound 0.41·G·R; n = 10, d = 2, p = 1.5, ε = 1 takes 12,369 in 45 s. For larger
-sizes take ``value_queries`` or ``regularized``, which work in ℓ2. Needs ``jax_enable_x64``.
+reference for tiny sizes, n = 2 to 20 and d ≤ 3: on one core, at δ = 1e-3, n = 10, d = 2, p = 1.5, ε = 1 takes
+12,369 steps in 45 s. For larger sizes take ``value_queries`` or ``regularized``, which work in ℓ2. Needs
+``jax_enable_x64``.
 
 Example:
     >>> import jax

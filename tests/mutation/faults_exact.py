@@ -25,7 +25,7 @@ FAULTS = (
     Fault("exact: one key for all coordinates", _CELLS, "keys = jax.random.split(key, dim)", "keys = jnp.broadcast_to(key, (dim,))", _MECHANISM),
     Fault("exact: corner of the cell", _CELLS, "within = jax.random.uniform(key, places.shape, jnp.float64)", "within = 0.5", _MECHANISM),
     Fault("exact: any k for a chain", _SOLVER, "            (k, self.chain.inverse_temperature),\n", "", _MECHANISM),
-    Fault("exact: any place of the set", _SOLVER, "good = good & (norm <= self.chain.center_norm * (1.0 + 0.25 * _exponential_chain.TOLERANCE))", "", _MECHANISM),
+    Fault("exact: any place of the set", _SOLVER, "good = good & (norm <= self.chain.center_norm * (1.0 + slack))", "", _MECHANISM),
     Fault("exact: tau costs itself", _SOLVER, "(1.0 + xp.exp(xp.minimum(spent, _FURTHEST)))", "1.0", _MECHANISM),
     Fault("exact: certificate at any delta", _SOLVER, "good = good and float(self.failure) <= delta", "good = good", _MECHANISM),
     Fault("exact: chain certified for mu in place of k mu", _CHAIN, "convexity=k * mu * below**2", "convexity=mu * below**2", _MECHANISM),

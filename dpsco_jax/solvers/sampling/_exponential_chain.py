@@ -196,10 +196,6 @@ def proven_model(objective: Objective) -> Any:
     proof = _rows.require_everywhere(objective)
     model = objective.vector_model
     bounded = model is not None and proof.label_range == TWO_CLASSES
-    _checks.require(
-        bounded,
-        "objective",
-        objective.loss,
-        "logistic or hinge, whose labels are bounded, for a chain",
-    )
+    what = "logistic or hinge, whose labels are bounded, for a chain"
+    _checks.require(bounded, "objective", objective.loss, what)
     return model

@@ -47,10 +47,6 @@ def attempts_variation(acceptance: Positive, num_attempts: Count) -> float:
 
     Raises:
         ValueError: an argument is out of range.
-
-    Example:
-        >>> attempts_variation(0.5, 10) < 0.001
-        True
     """
     p = acceptance
     _checks.require(p <= 1.0, "acceptance", p, "in (0, 1]")
@@ -99,10 +95,6 @@ def ball_acceptance(dim: Count, radius: Positive, stddev: Positive, farthest: No
 
     Raises:
         ValueError: an argument is out of range.
-
-    Example:
-        >>> 0.4 < ball_acceptance(10, 1.0, 1e-3, 8.0) < 0.5
-        True
     """
     size = radius / stddev
     inside = float(special.chndtr(size**2, dim, (size + OUTSIDE) ** 2))

@@ -76,10 +76,6 @@ def mixing_steps(
     Raises:
         ValueError: an argument is out of range.
         Infeasible: that are more steps than a loop can count, 2³¹.
-
-    Example:
-        >>> mixing_steps(1e-9, 0.01, 1.0, 3.0)
-        2356
     """
     return least_steps(
         mixing_variation, "convexity", variation, step_size, convexity, start_distance
@@ -133,10 +129,6 @@ def capped_trials(num_steps: Count, acceptance: float, variation: Inside) -> int
     Raises:
         ValueError: an argument is out of range.
         Infeasible: that are more trials than a loop can count, 2³¹.
-
-    Example:
-        >>> capped_trials(1000, 0.5, 1e-9)
-        2309
     """
 
     def enough(trials: int) -> bool:

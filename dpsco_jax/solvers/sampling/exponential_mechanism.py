@@ -157,24 +157,19 @@ class Plan(_draw.Draw):
             return (self.route != "chain") & (spent < xp.inf) & (mu == 0.0)
         lower, upper = _wide(self.lower), _wide(self.upper)
         half, middle = 0.5 * (upper - lower), 0.5 * (upper + lower)
-        found = (
+        found = half[..., 0] if self.ball else xp.sqrt(xp.sum(half * half, axis=-1))
+        # A batch may hold numbers of its own; no other than those that were certified will do.
+        slack = 0.25 * _exponential_chain.TOLERANCE
+        good = (self.route == "chain") & (self.variation < 1.0)
+        good = good & (spent < _FURTHEST) & (delta >= 0.0)
+        for number, certified in (
             (k, self.chain.inverse_temperature),
             (mu, self.chain.regularization),
-            (
-                half[..., 0] if self.ball else xp.sqrt(xp.sum(half * half, axis=-1)),
-                self.chain.radius,
-            ),
-        )
-        # A batch may hold numbers of its own; no other than those that were certified will do.
-        good = (
-            (self.route == "chain") & (self.variation < 1.0) & (spent < _FURTHEST) & (delta >= 0.0)
-        )
-        for number, certified in found:
-            good = good & (
-                abs(number - certified) <= 0.25 * _exponential_chain.TOLERANCE * certified
-            )
+            (found, self.chain.radius),
+        ):
+            good = good & (abs(number - certified) <= slack * certified)
         norm = xp.sqrt(xp.sum(middle * middle, axis=-1))
-        good = good & (norm <= self.chain.center_norm * (1.0 + 0.25 * _exponential_chain.TOLERANCE))
+        good = good & (norm <= self.chain.center_norm * (1.0 + slack))
         even = xp.all(half == half[..., :1], axis=-1) if self.ball else True
         return good & even
 
@@ -376,23 +371,17 @@ def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]
         )
         _require_size(np.array([2.0 * radius]))
         return np.full(dim, -radius), np.full(dim, radius), dim > 1
-    _checks.require(
-        name == "box", "problem.objective.domain", name, "a box, or a ball at the origin"
-    )
+    where = "problem.objective.domain"
+    _checks.require(name == "box", where, name, "a box, or a ball at the origin")
     ends = given["lower"], given["upper"]
-    what = f"a box whose ends are vectors ({dim},) of problem.dim"
     plain = jax.tree_util.all_leaves(ends)
-    _checks.require(plain, "problem.objective.domain", ends, what)
+    _checks.require(plain, where, ends, f"a box whose ends are vectors ({dim},) of problem.dim")
     lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in ends)
-    _checks.require(
-        lower.shape == (dim,) == upper.shape,
-        "problem.objective.domain",
-        lower.shape,
-        f"of shape ({dim},) of problem.dim",
-    )
+    fits = lower.shape == (dim,) == upper.shape
+    _checks.require(fits, where, lower.shape, f"of shape ({dim},) of problem.dim")
     with np.errstate(over="ignore", invalid="ignore"):
         sides = upper - lower
-    _checks.require(np.all(sides > 0), "problem.objective.domain", sides, "a box with an inside")
+    _checks.require(np.all(sides > 0), where, sides, "a box with an inside")
     _require_size(sides)
     return lower, upper, False
 
@@ -400,12 +389,8 @@ def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]
 def _require_size(sides: np.ndarray) -> None:
     """``ValueError`` where squares of sides would leave float64, as of a box without an end."""
     longest = float(np.max(sides))
-    _checks.require(
-        1e-100 <= longest <= 1e100,
-        "problem.objective.domain, by its longest side,",
-        longest,
-        "in [1e-100, 1e100]",
-    )
+    what = "problem.objective.domain, by its longest side,"
+    _checks.require(1e-100 <= longest <= 1e100, what, longest, "in [1e-100, 1e100]")
 
 
 def _excess(k: float, dim: int, slope: float, diagonal: float, count: int, is_ball: bool) -> float:

@@ -80,10 +80,6 @@ def log_sobolev_steps(
     Raises:
         ValueError: an argument is out of range.
         Infeasible: that are more steps than a loop can count, 2³¹.
-
-    Example:
-        >>> log_sobolev_steps(1e-9, 0.01, 1.0, 3.0)
-        2356
     """
     return least_steps(
         log_sobolev_variation, "log_sobolev", variation, step_size, log_sobolev, start_distance

@@ -129,9 +129,9 @@ def box(
     """The normal law on a box, coordinate by coordinate; every attempt counts.
 
     Args:
-        step_size: η, above 0; may be traced.
-        convexity: κ, at least 0; may be traced.
-        center: x₀, float64; privacy and exactness ask nothing of it.
+        step_size: η, as the next ones those of ``whole_space``.
+        convexity: κ.
+        center: x₀.
         lower: float64, below ``upper`` everywhere; infinite where the box has no end.
         upper: float64.
 
@@ -170,9 +170,9 @@ def convex_set(
     """The normal law on a convex set that has a projection.
 
     Args:
-        step_size: η, above 0; may be traced.
-        convexity: κ, at least 0; may be traced.
-        center: x₀, float64.
+        step_size: η, as the next ones those of ``whole_space``.
+        convexity: κ.
+        center: x₀.
         domain: K. Exactness rests on its ``contains`` being the set, and on the convexity of that.
 
     Raises:

@@ -32,7 +32,6 @@ TOLERANCE = 2.0**-20
 _LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of what is added up
 _SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
 _DOWN = 1.0 - 2.0**-30
-_ESCAPE = 1.0 / 32.0  # of τ: how likely points may be farther out than is counted with
 _LEAST_DELTA = 1e-12  # for which a chain has ever been planned
 _MOST_EPSILON = 40.0  # beyond, τ would have to be below what float64 rounds in one step
 
@@ -133,7 +132,7 @@ def planned(
         num_terms=made.num_terms,
         num_steps=int(made.num_steps),
         num_trials=int(made.num_trials),
-        escape=_SHARE * budget.delta * shrink * _ESCAPE,
+        escape=float(made.escape),
         inverse_temperature=k,
         regularization=mu,
         radius=radius,

@@ -38,7 +38,7 @@ _UP = 1.0 + 2.0**-30
 _DOWN = 1.0 - 2.0**-30
 _UNIT = 2.0**-53
 _MOST_TRIALS = 2**31 - 1
-_MIXING, _INNER, _CAP, ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
+_MIXING, _INNER, _CAP, _ESCAPE = 0.5, 0.25, 0.0625, 0.0625  # of τ; rounding has what is left
 _SLACK = 1.0 - 2.0**-10
 _OFTEN = 0.55  # of attempts by tangents: steps are as 1/η, and a trial needs two that count
 
@@ -95,6 +95,7 @@ class Chain(NamedTuple):
     inner: Any  # T·δ(c, A)
     rounding: Any  # what float64 costs
     cap: Any  # how likely fewer than T of N trials succeed, or a bound that this rests on fails
+    escape: Any  # how likely points may be farther out than bounds hold for, a part of the cap
 
     @property
     def variation(self) -> Any:
@@ -152,6 +153,7 @@ def certified(
         xp.minimum(1.0, steps * one),
         xp.where(proven, xp.minimum(1.0, rounding), 1.0),
         xp.minimum(1.0, farther + failing + xp.where(possible, capped, 1.0)),
+        escape,
     )
 
 
@@ -160,7 +162,7 @@ def planned(variation: SupportsFloat, sizes: Sizes) -> Chain:
     _require(sizes)
     tau = _checks.require_real("variation", variation, 0.0, 1.0)
     choices = range(3, MOST_TERMS + 1)
-    steps, known = 0, 1
+    escape, steps, known = _ESCAPE * tau / 2.0, 0, 1
     while steps < known:  # a larger T asks for a smaller δ, so for a smaller η and a larger T
         steps = known
         share = _SLACK * _INNER * tau / steps
@@ -169,11 +171,10 @@ def planned(variation: SupportsFloat, sizes: Sizes) -> Chain:
         choices = range(terms, min(terms + 3, MOST_TERMS + 1))
         eta = _SLACK * c / sizes.lipschitz**2
         if sizes.tangent is not None:
-            eta = _tangent_step(sizes, sizes.tangent, eta, max(steps, 1), ESCAPE * tau / 2.0)
+            eta = _tangent_step(sizes, sizes.tangent, eta, max(steps, 1), escape)
         known = chain_lengths.mixing_steps(
             _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
         )
-    escape = ESCAPE * tau / 2.0
     draft = certified(sizes, eta, terms, known, _MOST_TRIALS, escape)
     needed = draft.mixing + draft.inner + draft.rounding + draft.cap
     if draft.acceptance <= 0.0 or needed > (1.0 - _CAP) * tau:

@@ -1,19 +1,11 @@
-"""Exact draws from exp(-b·ψ(x) + ⟨x, y⟩) on a convex set, for a self-concordant ψ.
+"""Exact draws from exp(-b·ψ(x) + ⟨x, y⟩) on a convex set, for a self-concordant ψ and b ≥ 1.
 
-Each attempt gives a point and whether it counts; given that it does it has exactly that law, in real
-arithmetic. Let b ≥ 1, so that V = b·ψ - ⟨·, y⟩ is self-concordant, w any point, H = ∇²V(w), r = ‖x - w‖_H and
-λ = ‖∇V(w)‖ in the dual norm. Then (Nesterov and Nemirovski 1994)
-
-    V(w) - λr + ω(r) ≤ V(x) ≤ V(w) + λr + ω*(r),    ω(r) = r - log(1 + r), ω*(r) = -r - log(1 - r) for r < 1.
-
-A proposal has a direction that is uniform in the norm of H and a length of density r^(d-1)·exp(-ω(r) + ε·r),
-which is r^(d-1)·(1 + r)·e^(-(1-ε)r), a mixture of two gamma laws. It counts with probability exp(-(V(x) -
-V(w)) + ω(r) - ε·r), at most 1 while λ ≤ ε, if it is in the set. w comes from Newton's method: whatever w is,
-the law is the same, and only how likely a point counts changes. That a log-Laplace transform of a convex
-function is self-concordant is T Lemma 5.3.2 (Bubeck and Eldan 2019); T section 5.5.3 leaves these draws open.
-
-If the points with r < 1 lie in the set, an attempt counts with probability at least ``acceptance(d)``, which
-knows neither ψ nor y (docs/theory/llt_sampler.md, section 4).
+Let V = b·ψ - ⟨·, y⟩, w any point, H = ∇²V(w), r = ‖x - w‖_H, λ = ‖∇V(w)‖ in the dual norm and ω(r) = r -
+log(1 + r). A proposal has a direction that is uniform in the norm of H and a length of density
+r^(d-1)·exp(-ω(r) + ε·r), a mixture of two gamma laws; it counts with probability exp(-(V(x) - V(w)) + ω(r) -
+ε·r), at most 1 while λ ≤ ε, if it is in the set. Newton's method finds w, which changes only how likely a
+point counts: at least ``acceptance(d)`` if the points with r < 1 lie in the set (docs/theory/llt_sampler.md,
+section 4; that log-Laplace transforms are self-concordant is T Lemma 5.3.2).
 """
 
 import functools

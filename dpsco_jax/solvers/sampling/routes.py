@@ -28,7 +28,6 @@ Example:
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from dpsco_jax import privacy
@@ -112,30 +111,23 @@ def compare(
         ValueError: an argument is of another kind.
     """
     problem, budget = _planning.require_request(problem, budget)
+    counted = {"columns_per_row": columns_per_row}
     made = [
-        _route(
-            "regularized",
-            lambda: regularized.plan(problem, budget, columns_per_row=columns_per_row),
-        ),
-        _route("langevin", lambda: langevin.plan(problem, budget, columns_per_row=columns_per_row)),
-        _route("private_ac_sa", lambda: private_ac_sa.plan(problem, budget)),
-        _route(
-            "value_queries",
-            lambda: value_queries.plan(problem, budget, columns_per_row=columns_per_row),
-        ),
+        _route("regularized", regularized, problem, budget, counted),
+        _route("langevin", langevin, problem, budget, counted),
+        _route("private_ac_sa", private_ac_sa, problem, budget, {}),
+        _route("value_queries", value_queries, problem, budget, counted),
     ]
     return Routes(tuple(sorted(made, key=_promise)))
 
 
-def _route(name: str, make: Callable[[], Any]) -> Route:
+def _route(name: str, solver: Any, problem: Any, budget: Any, settings: dict[str, Any]) -> Route:
     try:
-        plan = make()
+        plan = solver.plan(problem, budget, **settings)
     except ValueError as refusal:
         return Route(name, None, math.nan, math.inf, math.nan, str(refusal))
     expected = float(getattr(plan, "predicted_excess", math.nan))
-    return Route(
-        name, plan, expected, float(plan.excess_bound), float(plan.user_gradients), refusal=""
-    )
+    return Route(name, plan, expected, float(plan.excess_bound), float(plan.user_gradients), "")
 
 
 def _promise(route: Route) -> tuple[bool, bool, float]:

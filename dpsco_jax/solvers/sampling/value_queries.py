@@ -305,11 +305,7 @@ class _Request(NamedTuple):
 
 
 def _tight(asked: _Request, budget: privacy.Budget) -> Plan:
-    """The plan whose certificate is at most the budget.
-
-    Raises:
-        Infeasible: there is none.
-    """
+    """The plan whose certificate is at most the budget."""
     epsilon, delta = budget.epsilon, budget.delta
     tau = _draw.share(_SAMPLER, budget)
     s = gdp_within(epsilon, delta, tau) * _DOWN
@@ -343,11 +339,7 @@ def _tight(asked: _Request, budget: privacy.Budget) -> Plan:
 
 
 def _printed(asked: _Request, budget: privacy.Budget) -> Plan:
-    """The plan with k, μ and τ of the theorem for the request.
-
-    Raises:
-        ValueError: its true ε is above the budget.
-    """
+    """The plan with k, μ and τ of the theorem for the request, refused where its true ε is too large."""
     setting, epsilon, delta = asked.setting, budget.epsilon, budget.delta
     slope = setting.lipschitz / math.sqrt(setting.modulus)
     if setting.ridge > 0 or asked.regularization is not None:
@@ -393,9 +385,8 @@ def _with_gdp(asked: _Request, budget: privacy.Budget, s: float, tau: float) -> 
     mu = asked.regularization
     if mu is None:
         lost = setting.dim / cold + asked.generalization
-        least = math.sqrt(
-            lost * setting.modulus / asked.reach
-        )  # 0 where nothing bounds the distance
+        # 0 where nothing bounds the distance.
+        least = math.sqrt(lost * setting.modulus / asked.reach)
         mu = max(0.0, least - setting.ridge) / setting.modulus
     return _made(asked, budget, cold * setting.convexity(mu), mu, tau)
 
@@ -413,12 +404,10 @@ def _made(asked: _Request, budget: privacy.Budget, k: float, mu: float, tau: flo
             "problem.num_users or budget.epsilon must be smaller, or max_steps given, for steps as many as "
             f"their squares, got {setting.num_users} and {budget.epsilon:g}: {refusal}"
         ) from None
-    # As ``planned`` has it.
-    escape = certificate.ESCAPE * variation / 2.0
     bounds = None
     if setting.set_name == "ball":
         deviation = math.sqrt(chain.step_size / (1.0 + chain.step_size * k * convexity))
-        farthest = attempt_bounds.farthest_start(setting.dim, chain.num_steps, escape)
+        farthest = attempt_bounds.farthest_start(setting.dim, chain.num_steps, chain.escape)
         bounds = (deviation * _WIDER, farthest)
     predicted = math.nan
     if setting.norm == 2.0 and math.isfinite(problem.farthest):
@@ -435,7 +424,7 @@ def _made(asked: _Request, budget: privacy.Budget, k: float, mu: float, tau: flo
         step_size=float(chain.step_size),
         num_steps=float(chain.num_steps),
         num_trials=float(chain.num_trials),
-        escape=escape,
+        escape=float(chain.escape),
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=lost + setting.dim / k + generalization,

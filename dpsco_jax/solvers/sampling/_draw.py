@@ -127,10 +127,9 @@ class GaussianDraw(Draw):
 
     def table(self: Any, title: str, parts: dict[str, Any], *remarks: tuple[str, str]) -> str:
         """The plan as text: s, the remarks, and τ with its parts."""
-        rows = [("s of an exact draw", f"{float(self.gdp):.5g}"), *remarks]
-        if parts:
-            listed = ", ".join(f"{float(part):.3g} {name}" for name, part in parts.items())
-            rows.append(("total variation", f"{float(self.variation):.3g} = {listed}"))
+        listed = ", ".join(f"{float(part):.3g} {name}" for name, part in parts.items())
+        spent = ("total variation", f"{float(self.variation):.3g} = {listed}")
+        rows = [("s of an exact draw", f"{float(self.gdp):.5g}"), *remarks, spent]
         return plans.describe(title, self, rows)
 
 

@@ -410,7 +410,7 @@ def test_the_numbers_of_a_chain_in_a_second_writing():
     k, mu, eta, steps, _ = RUN
     assert bool(made.valid)
     assert math.isclose(made.unit, math.sqrt(eta / 4))
-    assert math.isclose(made.power, 1 + eta * k * mu)
+    assert math.isclose(made.start_convexity, eta * k * mu)
     warm = k / mu
     mixing = 0.5 * math.exp(0.5 * warm) / (1 + eta * k * mu) ** steps
     assert mixing <= float(made.variation.mixing) <= 1.0001 * mixing
@@ -429,7 +429,7 @@ def test_every_part_of_the_distance_is_charged_as_often_as_it_occurs():
     made = llt.numbers(SETTING, errors, *RUN)
     k, mu, eta, steps, _ = RUN
     parts = made.variation
-    off = k * SETTING.loss_error + float(made.power) * errors.value
+    off = k * SETTING.loss_error + (1 + float(made.start_convexity)) * errors.value
     assert bool(made.valid)
     assert float(parts.transform) >= 0.5 * math.expm1(2 * off) + steps * errors.draw
     assert float(parts.far) >= 0.99 * 2.0**-10 * float(parts.mixing) > 0

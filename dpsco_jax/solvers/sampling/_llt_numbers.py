@@ -114,8 +114,7 @@ class Numbers(NamedTuple):
     """What a run needs beside the arguments."""
 
     unit: Any  # √a, of lengths
-    power: Any  # b = 1 + ηkμ
-    start_convexity: Any  # ηkμ
+    start_convexity: Any  # ηkμ, one less than the power b of a step
     radius: Any  # of the set, in units: ‖x - start‖_p ≤ radius·√a
     release_unit: Any  # the grid of the point that leaves, in units
     acceptance: Any  # at least, of a trial
@@ -207,7 +206,7 @@ def numbers(
         transform=0.5 * xp.expm1(2.0 * off) + steps * errors.draw,
         rounding=steps * every + released,
     )
-    return Numbers(unit, b, drift, radius, release_unit, acceptance, newton, variation, valid)
+    return Numbers(unit, drift, radius, release_unit, acceptance, newton, variation, valid)
 
 
 def exponent(norm: Any) -> float:

@@ -125,11 +125,6 @@ class Plan(_draw.GaussianDraw):
         return self.numbers.variation.total
 
     @property
-    def expected_values(self) -> Any:
-        """Losses of single users that are read in the mean, at most: 2(e - 1) a trial."""
-        return 2.0 * (math.e - 1.0) * self.num_trials
-
-    @property
     def user_gradients(self) -> Any:
         """Losses of single users that are read, at most: two for each of A terms of each trial."""
         return 2.0 * self.setting.num_terms * self.num_trials
@@ -140,13 +135,13 @@ class Plan(_draw.GaussianDraw):
         return self.numbers.valid
 
     def __str__(self) -> str:
-        made = self.numbers
+        made, values = self.numbers, 2.0 * (math.e - 1.0) * self.num_trials
         return self.table(
             "zeroth-order draw in an lp norm",
             made.variation._asdict(),
             ("radius of the set", f"{float(made.radius * made.unit):.5g}"),
             ("success of a trial, at least", f"{float(made.acceptance):.3g}"),
-            ("values, expected at most", f"{float(self.expected_values):.4g}"),
+            ("values, expected at most", f"{float(values):.4g}"),
         )
 
 

@@ -323,6 +323,7 @@ def alternate(
     """
     _checks.require_key(key)
     key = _keys.alone(key)
+    _checks.require_instance("moves", moves, alternating_sampler.Oracle)
     first, rest = jax.random.split(key)
     settings: dict[str, Any] = {"num_attempts": num_starts, "constant_time": constant_time}
     begun = start_draw(first, psi, dim, drift=drift, radius=radius, **settings)

@@ -52,6 +52,7 @@ from dpsco_jax.geometry._power_laplace import log_power_laplace
 from dpsco_jax.solvers.sampling import _self_concordant, alternating_sampler, rejection_oracle
 from dpsco_jax.solvers.sampling._precision import float64_vector, require_x64
 from dpsco_jax.solvers.sampling._self_concordant import Attempted, Prepared
+from dpsco_jax.solvers.sampling.chain_lengths import MOST_TRIALS
 from dpsco_jax.solvers.sampling.rejection_oracle import State
 from dpsco_jax.solvers.sampling.restricted_gaussian import Restricted, until_one_counts
 
@@ -295,14 +296,14 @@ def alternate(
     key: jax.Array,
     moves: alternating_sampler.Oracle,
     psi: Transform,
-    dim: int,
+    dim: Count,
     *,
-    drift: ArrayLike,
-    radius: ArrayLike,
+    drift: _Above,
+    radius: _Above,
     num_steps: Any,
     num_trials: Any,
     num_starts: _Attempts = ATTEMPTS,
-    constant_time: bool = False,
+    constant_time: Flag = False,
 ) -> alternating_sampler.Draw:
     """T Algorithm 15 from its start: a draw of exp(-β·ψ), then T steps. Pure JAX.
 
@@ -324,6 +325,9 @@ def alternate(
     _checks.require_key(key)
     key = _keys.alone(key)
     _checks.require_instance("moves", moves, alternating_sampler.Oracle)
+    _checks.require_instance("psi", psi, Transform)
+    _checks.require_whole("num_steps", num_steps, 1)
+    _checks.require_within("num_trials", num_trials, 1, MOST_TRIALS)
     first, rest = jax.random.split(key)
     settings: dict[str, Any] = {"num_attempts": num_starts, "constant_time": constant_time}
     begun = start_draw(first, psi, dim, drift=drift, radius=radius, **settings)

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 from scipy import special
 
-from dpsco_jax import privacy
+from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
-from dpsco_jax.problems import concentration
+from dpsco_jax.problems import concentration, losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, _sequence
-from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.user_level import localized_sgd, multipass_sgd, phased_sgd
 from tests.support.planned import planned
+
+ROUGH = losses.geometric_median(domains.ball(1.0))
 
 
 def test_s1_a_ball_of_radius_tau_has_diameter_two_tau():
@@ -97,11 +98,12 @@ def test_s3_the_step_of_the_smooth_bound():
         assert average_gap(1 / (beta + 1 / eta)) <= bound / 2, "ours, with the half that is due"
         assert (average_gap(eta) > bound) == (eta > 2 / beta)
     # The paper's η·β is (d/T)^(1/4)·T^(-3/4+3/4) at most, above 2 where T is below d/16.
-    setting = schedule.Setting(10**4, 10**4, 10**6, 1.0, None, 1.0, 2.0, "per_item", True)
-    printed = schedule.printed(setting, 8.0, 1e-6, 10**3)
-    curvature = math.sqrt(setting.dim) / printed.smoothing_radius
+    problem = Problem(ROUGH, num_users=10**4, items_per_user=10**4, dim=10**6, distance=1.0)
+    printed = multipass_sgd._printed(problem, Budget(8.0, 1e-6), 10**3)
+    curvature = math.sqrt(problem.dim) / printed.smoothing_radius
     assert printed.eta * curvature > 2
-    step = schedule.steps(setting, 10**3, 0.0, printed.smoothing_radius, printed.eta)
+    sizes = 10**3, 0.0, printed.smoothing_radius, printed.eta
+    step = multipass_sgd._step(problem, "per_item", *sizes)
     assert step.step_size < printed.eta / 2
     assert step.step_size * curvature < 2
 
@@ -194,9 +196,11 @@ def test_s7_smoothing_earns_nothing():
             for stddev in (0.0, 0.1, 10.0):
                 bounds = {}
                 for how in ("none", "per_item", "per_round"):
-                    setting = schedule.Setting(1000, 100, dim, 1.0, None, 1.0, 2.0, how, True)
-                    radius = 0.0 if how == "none" else schedule.balanced_radius(setting, num_steps)
-                    found = schedule.steps(setting, num_steps, stddev, radius)
+                    sizes = {"num_users": 1000, "items_per_user": 100, "dim": dim}
+                    problem = Problem(ROUGH, **sizes, distance=1.0)
+                    radius = multipass_sgd._balanced_radius(problem, num_steps)
+                    radius = 0.0 if how == "none" else radius
+                    found = multipass_sgd._step(problem, how, num_steps, stddev, radius)
                     bounds[how] = found.excess_bound
                 assert bounds["none"] < 1.15 * bounds["per_item"]
                 if num_steps <= 1000 or dim == 1000:

@@ -8,14 +8,13 @@ import numpy as np
 import optax
 import pytest
 
-from dpsco_jax import privacy, transforms
+from dpsco_jax import Budget, Problem, privacy, transforms
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import user_gradients
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status, loop
-from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import multipass_sgd
 from tests.support.planned import planned
@@ -241,8 +240,8 @@ def test_paper_constants_are_the_printed_ones():
     settings = {"num_users": n, "items_per_user": m, "dim": d, "delta": delta, "radius": None}
     plan = _plan(objective, epsilon=epsilon, constants="paper", num_steps=50, **settings)
     tau = np.log(n * d * m * np.exp(epsilon) * 50 / delta) / np.sqrt(m)
-    setting = schedule.Setting(n, m, d, 1.0, None, 1.0, 1.0, "per_item", True)
-    printed = schedule.printed(setting, epsilon, delta, 50)
+    problem = Problem(objective, num_users=n, items_per_user=m, dim=d, distance=1.0)
+    printed = multipass_sgd._printed(problem, Budget(epsilon, delta), 50)
     np.testing.assert_allclose(printed.radius / 2, tau, rtol=1e-12)
     assert f"the radius {tau:.4g} is at least G" in str(plan)
     assert isinstance(plan.mean, Clipped), "the printed radius is far beyond the Lipschitz constant"

@@ -9,14 +9,29 @@ Source: U, Algorithm 2 and Theorem 4.1 (T, Algorithm 29, Theorem 9.4.1). With th
 test for all steps, not a new one in each; noise and threshold from the accountant of
 ``privacy.concentrated``; the score looks at pairwise distances, at twice the ``radius`` around the mean;
 step 1/(β + 1/η); at the halt the start is returned; radii with constants, without a dependence on the
-dimension. Smoothing, which the paper uses for losses that are not smooth, changes nothing in what is proven
-(see ``_schedules.multipass``): it is done for ``constants="paper"``, or when asked for.
+dimension. Bound: U, Lemmas 4.7-4.9; Bubeck 2015, Theorem 6.3; stability on non-smooth losses by Bassily,
+Feldman, Guzmán and Talwar 2020.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run, for any
-data, loss, radius and step size. Assumed: the key stays secret. Utility, for convex G-Lipschitz losses and
-users whose items are i.i.d.: ``excess_bound``, derived in ``_schedules.multipass``.
+data, loss, radius and step size. Assumed: the key stays secret.
 If radius ≥ G the test would test nothing (all gradients are clipped to G). The plan, which sees public
 numbers only, then takes the mean of clipped gradients with noise of order 2G/n, and says so.
+Utility, for convex G-Lipschitz losses and users whose items are i.i.d.: with u a fixed point within R of the
+start (the population's minimizer), N = nm items, V = d·σ², step γ, average over x_1, ..., x_T and no user
+ever filtered or run halted,
+
+    E L(average) - L(u) ≤ R²/(2γT) + noise + stability.
+
+- β-smooth losses, γ = 1/(β + 1/η): noise ηV/2, stability G²γ(T+1)/N (steps are nonexpansive, one item
+  moves each by 2Gγ/N at most).
+- any convex losses, γ = η: noise η(G² + V)/2 + ηG(G + √V) (the second since gradients are taken at x_0,
+  ..., x_{T-1}), stability G²γ·s with s = (4/3)√T(1 + 1/T)^1.5 + 2(T+1)/N.
+- smoothed within r: as for β-smooth with β = c_d·G/r, V + G²/N (shifts of items) or V + G² (of rounds),
+  the second stability, and G·r·d/(d+1). Since √T dominates there, smoothing earns nothing: it is done for
+  ``constants="paper"`` only, or when asked for.
+
+An event of probability p that somebody is filtered or the run halts adds at most p times G·(the reach of
+the iterates), where the reach is the domain's diameter, or R + γTG + γT·√(V/p) without one.
 
 Cost: T·n user gradients and T·n²/2·dim multiplications for the distances; memory of n gradients.
 
@@ -36,27 +51,24 @@ Example:
 
 import functools
 import math
-from typing import Annotated, Any
-
-import jax
-import numpy as np
+from typing import Annotated, Any, NamedTuple
 
 from dpsco_jax import privacy
 from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive, one_of
+from dpsco_jax.geometry import smoothing as ball
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning, means, methods
-from dpsco_jax.solvers._schedules import multipass as schedule
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
 
 __all__ = ["plan", "solve"]
 
-SMOOTHING = ("none", "per_item", "per_round")
-Smoothing = Annotated[str, one_of(*SMOOTHING)]
+Smoothing = Annotated[str, one_of("none", "per_item", "per_round")]
+_MOST_STEPS = 10_000
 
 
 @_plan_base.remembers(least_users=2)
@@ -104,29 +116,15 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
-    objective, num_users = problem.objective, problem.num_users
-    items_per_user, lipschitz = problem.items_per_user, problem.lipschitz
+    num_users, items_per_user = problem.num_users, problem.items_per_user
+    lipschitz, distance = problem.lipschitz, problem.require_distance()
     failure = min(0.05, 1 / (num_users * items_per_user)) if failure is None else failure
-    distance = problem.require_distance()
-    paper, smooth = constants == "paper", objective.smoothness is not None
     if smoothing is None:
-        smoothing = "per_item" if paper and not smooth else "none"
-    setting = schedule.Setting(
-        num_users=num_users,
-        items_per_user=items_per_user,
-        dim=problem.dim,
-        lipschitz=lipschitz,
-        smoothness=objective.smoothness + objective.ridge
-        if objective.smoothness is not None
-        else None,
-        distance=distance,
-        diameter=problem.diameter,
-        smoothed=smoothing,
-        provable=not objective.ridge or (smooth and smoothing == "none"),
-    )
+        rough = problem.objective.smoothness is None
+        smoothing = "per_item" if constants == "paper" and rough else "none"
     printed = None
-    if paper:
-        printed = schedule.printed(setting, budget.epsilon, budget.delta, num_steps)
+    if constants == "paper":
+        printed = _printed(problem, budget, num_steps)
         num_steps = printed.num_steps
 
     def pairwise(num_steps: int, gdp: float) -> float:
@@ -140,16 +138,9 @@ def plan(
 
     def noise(num_steps: int) -> tuple[Any, float, float, float]:
         """Releases, radius, the trajectory's privacy, and the multiplier of clipped means."""
-        everybody = fixed_size(num_users, num_users, num_steps)
-        plain = everybody.noise_multiplier(budget.epsilon, budget.delta, "pld")
-        clipped = GaussianReleases(
-            population_size=num_users,
-            batch_size=num_users,
-            num_steps=num_steps,
-            sampling="fixed",
-            noise_multiplier=plain,
-            delta=budget.delta,
-        )
+        sizes = num_users, num_users, num_steps
+        plain = fixed_size(*sizes).noise_multiplier(budget.epsilon, budget.delta, "pld")
+        clipped = GaussianReleases(*sizes, "fixed", plain, budget.delta)
         if pairwise(num_steps, 0.0) >= 2 * lipschitz:
             return clipped, pairwise(num_steps, 0.0), 0.0, plain
         releases = threshold_phase.calibrate_concentrated(
@@ -176,30 +167,26 @@ def plan(
         releases, score_radius, _, plain = found
         if isinstance(releases, GaussianReleases):
             return plain * 2 * lipschitz / num_users
-        head = 1 + concentrated_mean.headroom(
-            jax.ShapeDtypeStruct((problem.dim,), np.float32), reach(score_radius)
-        )
-        return float(releases.noise_stddev) * score_radius * head
+        tested = means.tested_stddev(releases, score_radius, reach(score_radius), problem.dim)
+        return float(tested)
 
     if num_steps is None:
-        trial = schedule.enough_steps(setting, 0.0)
+        trial = _enough_steps(problem, smoothing, 0.0)
         floor = stddev(noise(trial)) * distance * math.sqrt(problem.dim / trial)
-        num_steps = schedule.enough_steps(setting, floor)
+        num_steps = _enough_steps(problem, smoothing, floor)
     found = releases, score_radius, gdp, plain = noise(num_steps)
     clipped = isinstance(releases, GaussianReleases)
     if smoothing == "none":
         smoothing_radius = 0.0
     elif smoothing_radius is None:
-        balanced = schedule.balanced_radius(setting, num_steps)
+        balanced = _balanced_radius(problem, num_steps)
         smoothing_radius = balanced if printed is None else printed.smoothing_radius
-    step = schedule.steps(
-        setting,
-        num_steps,
-        stddev(found),
-        smoothing_radius,
-        None if printed is None else printed.eta,
-        step_size,
-    )
+    sizes = num_steps, stddev(found)
+    if step_size is not None:
+        step = _Step(step_size, math.inf, math.inf)
+    else:
+        eta = None if printed is None else printed.eta
+        step = _step(problem, smoothing, *sizes, smoothing_radius, eta)
     false_halt = unconcentrated = 0.0
     if not clipped:
         false_halt = releases.false_halt()
@@ -251,7 +238,7 @@ def plan(
         pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        excess_bound=schedule.after_failure(setting, num_steps, stddev(found), step, counted),
+        excess_bound=_after_failure(problem, *sizes, step, counted),
         details={
             "break_even_radius": break_even,
             "failure": false_halt,
@@ -278,4 +265,117 @@ def _users_needed(releases: Any, epsilon: float, failure: float, constants: str)
             false_halt_probability=failure,
             constants=constants,
         )
+    )
+
+
+class _Step(NamedTuple):
+    """A step size, and its bounds on the excess and on the part by which it exceeds the empirical one."""
+
+    step_size: float
+    excess_bound: float
+    stability_bound: float
+
+
+def _step(
+    problem: Problem,
+    smoothing: str,
+    num_steps: int,
+    stddev: float,
+    smoothing_radius: float,
+    printed_eta: float | None = None,
+) -> _Step:
+    """γ of the η that balances the bound of the head, or of the printed one, if nobody is filtered."""
+    objective, slope = problem.objective, problem.lipschitz
+    items, distance = problem.num_users * problem.items_per_user, problem.require_distance()
+    variance = problem.dim * stddev**2
+    stable = (num_steps + 1) / items
+    curvature = _smoothness(problem, smoothing)
+    bias = 0.0
+    # Not with a ridge on losses that are not smooth.
+    provable = not objective.ridge or curvature is not None
+    if curvature is None:
+        stable = 4 / 3 * math.sqrt(num_steps) * (1 + 1 / num_steps) ** 1.5 + 2 * stable
+    if smoothing != "none":
+        curvature = ball.ball_smoothness(slope, smoothing_radius, problem.dim)
+        variance += slope**2 / (items if smoothing == "per_item" else 1)
+        bias = ball.ball_bias(slope, smoothing_radius, problem.dim)
+    noise = variance / 2
+    if curvature is None:
+        noise += slope**2 / 2 + slope * (slope + math.sqrt(variance))
+    cost = noise + slope**2 * stable
+    eta = printed_eta or distance / math.sqrt(2 * num_steps * cost)
+    gamma = eta if curvature is None else 1 / (curvature + 1 / eta)
+    stability = slope**2 * gamma * stable
+    excess = distance**2 / (2 * gamma * num_steps) + eta * noise + stability + bias
+    return _Step(gamma, excess if provable else math.inf, stability)
+
+
+def _smoothness(problem: Problem, smoothing: str) -> float | None:
+    """β with the ridge; ``None`` for losses that are not smooth, or are smoothed."""
+    objective = problem.objective
+    if objective.smoothness is None or smoothing != "none":
+        return None
+    return objective.smoothness + objective.ridge
+
+
+def _after_failure(
+    problem: Problem, num_steps: int, stddev: float, step: _Step, failure: float
+) -> float:
+    """The bound on the excess risk with the event counted in that somebody is filtered."""
+    if failure == 0.0:
+        return step.excess_bound
+    reach = problem.diameter
+    if not math.isfinite(reach):
+        path = step.step_size * num_steps
+        noise = stddev * math.sqrt(problem.dim / failure)
+        reach = problem.require_distance() + path * (problem.lipschitz + noise)
+    return step.excess_bound + min(failure, 1.0) * problem.lipschitz * reach
+
+
+def _balanced_radius(problem: Problem, num_steps: int) -> float:
+    """The smoothing radius that balances bias and curvature: R√(c_d(d+1)/(2Td))."""
+    factor = ball.smoothness_factor(problem.dim) * (problem.dim + 1) / problem.dim
+    return problem.require_distance() * math.sqrt(factor / (2 * num_steps))
+
+
+def _enough_steps(problem: Problem, smoothing: str, floor: float) -> int:
+    """The T from which terms that fall with T are below the others; of these ``floor`` is privacy's part."""
+    slope, distance = problem.lipschitz, problem.require_distance()
+    floor += slope * distance / math.sqrt(problem.num_users * problem.items_per_user)
+    curvature = _smoothness(problem, smoothing)
+    if curvature is not None:
+        wanted = curvature * distance**2 / floor
+    else:
+        wanted = (2 * slope * distance / floor) ** 4
+    return max(1, math.ceil(min(wanted, _MOST_STEPS)))
+
+
+class _Printed(NamedTuple):
+    """The paper's T, δ of the releases, score radius (twice the printed one: it compares pairs), η and r."""
+
+    num_steps: int
+    delta: float
+    radius: float
+    eta: float
+    smoothing_radius: float
+
+
+def _printed(problem: Problem, budget: privacy.Budget, num_steps: int | None) -> _Printed:
+    """The numbers of U, Theorem 4.1, with constant 1 where the paper has O(·); T = m²n² + mn√d by default."""
+    n, m, d = problem.num_users, problem.items_per_user, problem.dim
+    distance, epsilon, delta = problem.require_distance(), budget.epsilon, budget.delta
+    if num_steps is None:
+        num_steps = (m * n) ** 2 + math.ceil(m * n * math.sqrt(d))
+    level = math.log(n * d * m) + math.log(num_steps / delta) + epsilon
+    eta = min(
+        math.sqrt(m) * n * epsilon / (num_steps * math.sqrt(d) * math.log(m * n * d / delta)),
+        num_steps**-0.75,
+        math.sqrt(n * m) / num_steps,
+    )
+    return _Printed(
+        num_steps=num_steps,
+        delta=delta / (2.0 * num_steps * m * n * d),
+        radius=2.0 * problem.lipschitz * level / math.sqrt(m),
+        eta=eta * distance / problem.lipschitz,
+        smoothing_radius=d**0.25 * distance / math.sqrt(num_steps),
     )

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from dpsco_jax import Problem
 from dpsco_jax.geometry import domains, rotations
 from dpsco_jax.mechanisms import private_selection
 from dpsco_jax.mechanisms.winsorized import private_range
 from dpsco_jax.mechanisms.winsorized.winsorized_calibration import calibrate_winsorized
-from dpsco_jax.problems import concentration
+from dpsco_jax.problems import concentration, losses
 from dpsco_jax.problems.objective import Objective
-from dpsco_jax.solvers._schedules import phased_erm
-from dpsco_jax.solvers.user_level import finite_class
+from dpsco_jax.solvers.user_level import finite_class, phased_erm
 from tests.support.planned import planned
 
 
@@ -96,8 +96,9 @@ def test_w7_the_last_blocks_are_empty():
     users, items, dim, epsilon, stddev = 10**4, 100, 10, 1.0, 0.1 / math.sqrt(10)
     phases = math.ceil(math.log2(users * math.sqrt(items) * epsilon / (stddev * dim)))
     assert (phases, round(users / 2**phases, 2)) == (19, 0.02)
-    setting = phased_erm.Setting(items, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
-    blocks = phased_erm.printed(setting, users, dim, stddev, epsilon, "equal")
+    unit = losses.squared_distance(point_bound=0.5, radius=0.5)
+    problem = Problem(unit, num_users=users, items_per_user=items, dim=dim, distance=1.0)
+    blocks = phased_erm._printed(problem, 500, stddev, epsilon, "equal")
     assert len(blocks) == math.ceil(phases / 2)
     assert min(block.num_users for block in blocks) >= math.sqrt(dim) / epsilon
     assert sum(block.num_users for block in blocks) == users

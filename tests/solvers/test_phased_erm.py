@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax import Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers._schedules import phased_erm as schedule
 from dpsco_jax.solvers.user_level import phased_erm
 from tests.support.planned import planned
 
@@ -117,15 +117,16 @@ def test_plans(split):
 
 def test_as_printed_but_for_the_blocks():
     """n = 10⁴, m = 100, d = 10, G = 10·σ√d: the printed last block has 0.02 users, ours have all."""
-    setting = schedule.Setting(100, 1.0, 1.0, 0.0, 1.0, 2.0, 1.0, 500)
+    unit = losses.squared_distance(point_bound=0.5, radius=0.5)
+    problem = Problem(unit, num_users=10**4, items_per_user=100, dim=10, distance=1.0)
     stddev = 0.1 / math.sqrt(10)
     count = math.ceil(math.log2(10**4 * 10 / (stddev * 10)))
     assert count == 19
     assert 10**4 / 2**count < 0.03
-    equal = schedule.printed(setting, 10**4, 10, stddev, 1.0, "equal")
+    equal = phased_erm._printed(problem, 500, stddev, 1.0, "equal")
     assert len(equal) == 10
     assert min(phase.num_users for phase in equal) == 1000
-    geometric = schedule.printed(setting, 10**4, 10, stddev, 1.0, "geometric")
+    geometric = phased_erm._printed(problem, 500, stddev, 1.0, "geometric")
     assert min(phase.num_users for phase in geometric) >= 1
     weight = math.sqrt(0.1 / 1e6 + (stddev * 10 / 1e5) ** 2)
     np.testing.assert_allclose([p.regularization for p in equal], weight * 4.0 ** np.arange(1, 11))

@@ -29,19 +29,29 @@ Example:
 """
 
 import math
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, one_of
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.mechanisms.winsorized.winsorized_calibration import FORMS, calibrate_winsorized
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import WinsorizedReleases
+from dpsco_jax.privacy import accountants
+from dpsco_jax.problems import concentration
+from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import gradient_descent
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
-from dpsco_jax.solvers.user_level import _winsorized_plan
 
 __all__ = ["plan", "solve"]
 
+Form = Annotated[str, one_of("auto", *FORMS)]
+_Found = TypeVar("_Found")
 _MOST_STEPS = 2000
 _NEAR = 1.05
 
@@ -56,7 +66,7 @@ def plan(
     num_steps: Count | None = None,
     radius: Positive | None = None,
     failure: Inside = 1e-5,
-    form: _winsorized_plan.Form = "auto",
+    form: Form = "auto",
     constants: Constants = "tight",
     chunk_size: Count = 64,
 ) -> FirstOrder:
@@ -83,7 +93,7 @@ def plan(
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     objective = problem.objective
-    smoothness = _winsorized_plan.require_smooth(objective) + objective.ridge
+    smoothness = require_smooth(objective) + objective.ridge
     strong = objective.strong_convexity
     method = ("strongly_convex" if strong > 0 else "convex") if method is None else method
     if method == "strongly_convex":
@@ -91,7 +101,7 @@ def plan(
     distance, slope = problem.require_distance(), problem.slope
 
     def with_steps(steps: int) -> FirstOrder:
-        releases, chance = _winsorized_plan.gradient_releases(
+        releases, chance = gradient_releases(
             problem,
             budget,
             steps,
@@ -140,7 +150,68 @@ def plan(
 
     if num_steps is not None:
         return with_steps(num_steps)
-    found = _winsorized_plan.feasible(with_steps, _MOST_STEPS)
+    found = _feasible(with_steps, _MOST_STEPS)
     bounds = [min(p.excess_bound, p.stationarity_bound) for p in found]
     # The bound is flat where the noise rules: the fewest steps that come near the best.
     return next(p for p, b in zip(found, bounds, strict=True) if b <= _NEAR * min(bounds))
+
+
+def gradient_releases(
+    problem: Problem,
+    budget: privacy.Budget,
+    num_steps: int,
+    *,
+    radius: float | None,
+    failure: float,
+    form: str,
+    constants: str,
+) -> tuple[WinsorizedReleases, float]:
+    """The releases of T gradient steps, and bound on the probability that a gradient is clipped in them.
+
+    With a radius of the caller's, of which nothing is known, that bound is 1, unless the form needs none. The
+    radius left out is one in which the gradients of users with i.i.d. items stay along a trajectory that is
+    computed from them (``concentration.trajectory_gradient_radius``), and bears on utility only. How private
+    that trajectory is: the noise is at least ``noise_multiplier``·2·radius/n, and the multiplier at least
+    that of T plain Gaussian releases with the whole budget, which bounds μ = 2·radius·√T/(n·noise).
+    """
+    given = radius is not None
+    if radius is None:
+        # Of T means with all of the budget: what the point tells of one user, however small the radius.
+        gdp = 1 / accountants.gaussian_noise_multiplier(budget.epsilon, budget.delta)
+        radius = concentration.trajectory_gradient_radius(
+            problem.lipschitz, problem.items_per_user, problem.num_users, num_steps, gdp, failure
+        )
+    releases = calibrate_winsorized(
+        problem.num_users,
+        problem.dim,
+        num_steps,
+        budget.epsilon,
+        budget.delta,
+        radius=radius,
+        bound=problem.lipschitz,
+        failure=failure,
+        form=form,
+        constants=constants,
+    )
+    if releases.form == "clipped":
+        return releases, 0.0
+    return releases, 1.0 if given else min(1.0, failure + releases.failure_probability())
+
+
+def require_smooth(objective: Objective) -> float:
+    """The smoothness of the loss; ``ValueError`` if it has none."""
+    if objective.smoothness is None:
+        raise ValueError("smoothness must be a number, got None: smooth the objective first")
+    return _checks.require_real("smoothness", objective.smoothness, 0, closed=True)
+
+
+def _feasible(with_steps: Callable[[int], _Found], most: int) -> list[_Found]:
+    """Plans for 1 to ``most`` steps, each number about a third larger, up to the first without a plan."""
+    count = math.ceil(math.log(most) / math.log(4 / 3)) + 1
+    found = [with_steps(1)]
+    for steps in sorted({round(s) for s in np.geomspace(1, most, count)} - {1}):
+        try:
+            found.append(with_steps(steps))
+        except Infeasible:  # too few users for so many steps
+            break
+    return found

@@ -16,8 +16,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
-from dpsco_jax.solvers._schedules import accelerated_paper as paper
+from dpsco_jax.solvers._schedules import accelerated as schedule
 from dpsco_jax.solvers._sequence import block_sizes
 from dpsco_jax.solvers.user_level import accelerated_sgd
 from tests.support.planned import planned
@@ -44,8 +43,8 @@ def test_e2_the_papers_batches_are_larger_than_its_blocks():
     assert n ** (1 - q) > 100 * level / (eps * (1 - 2**-q))  # all that is asked for
     objective = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
     problem = Problem(objective, num_users=n, items_per_user=m, dim=d, distance=1.0)
-    setting = bounds.of_problem(problem, Budget(eps, delta), smoothing_radius=0.0)
-    for size in paper.phases(setting, n, ratio=q):
+    setting = schedule.of_problem(problem, Budget(eps, delta), smoothing_radius=0.0)
+    for size in schedule.printed(setting, ratio=q):
         assert size.batch_size > size.num_users
 
 
@@ -126,7 +125,7 @@ def test_e5_gradients_are_taken_at_the_query_point():
 def test_e6_all_users_are_used():
     objective = losses.logistic(feature_bound=1.0, domain=domains.ball(1.0))
     problem = Problem(objective, num_users=2**14, items_per_user=10, dim=10, distance=1.0)
-    setting = bounds.of_problem(problem, Budget(1.0, 1e-6), smoothing_radius=0.0)
-    printed = sum(size.num_users for size in paper.phases(setting, 2**14, ratio=1.0))
+    setting = schedule.of_problem(problem, Budget(1.0, 1e-6), smoothing_radius=0.0)
+    printed = sum(size.num_users for size in schedule.printed(setting, ratio=1.0))
     assert printed < 2**13  # half of them, less what rounding takes
     assert sum(block_sizes(2**14, 0.5, 4)) == 2**14

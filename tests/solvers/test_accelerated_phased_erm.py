@@ -9,8 +9,6 @@ from dpsco_jax.geometry import domains, smoothing
 from dpsco_jax.problems import losses
 from dpsco_jax.rates import user_level
 from dpsco_jax.solvers._schedules import accelerated as schedule
-from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
-from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers.means import Clipped, OutlierRemoved
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
@@ -44,9 +42,9 @@ def robust():
     return _plan(batch_size=20_000)
 
 
-def _setting(dim=50, epsilon=2.0, delta=1e-6):
-    problem = Problem(SMOOTH, num_users=20_000, items_per_user=10, dim=dim, distance=1.0)
-    return bounds.of_problem(problem, Budget(epsilon, delta), smoothing_radius=0.0)
+def _setting(dim=50, epsilon=2.0, delta=1e-6, num_users=20_000):
+    problem = Problem(SMOOTH, num_users=num_users, items_per_user=10, dim=dim, distance=1.0)
+    return schedule.of_problem(problem, Budget(epsilon, delta), smoothing_radius=0.0)
 
 
 @pytest.mark.parametrize("which", ["clipped", "robust"])
@@ -109,22 +107,22 @@ def test_no_other_first_regularizer_or_number_of_phases_proves_more(clipped):
 
 def test_printed_numbers():
     setting = _setting()
-    lam = schedule.base_regularization(setting, 20_000)
+    lam = schedule.base_regularization(setting)
     assert lam == pytest.approx(1 / math.sqrt(2e5) + math.sqrt(50) / (2 * 20_000 * math.sqrt(10)))
-    sizes = paper.phases(setting, 20_000, ratio=1.0, num_phases=3)
+    sizes = schedule.printed(setting, ratio=1.0, num_phases=3)
     assert [size.num_users for size in sizes] == [5000, 2500, 1250]
     decay = 3 + 2.5 + math.log(10) / (2 * math.log(20_000))
     assert sizes[0].regularization == pytest.approx(lam * 2**decay)
     assert sizes[2].regularization == pytest.approx(lam * 2 ** (3 * decay))
     # Far more users a step than there are.
-    few = paper.batch_size(2000, 10, 50, 2.0, math.log(1e5))
-    many = paper.batch_size(100_000, 10, 2000, 2.0, math.log(1e6))
+    few = schedule.printed_batch(2000, 10, 50, 2.0, math.log(1e5))
+    many = schedule.printed_batch(100_000, 10, 2000, 2.0, math.log(1e6))
     assert few == pytest.approx(2.8e6, rel=0.01)
     assert many == pytest.approx(2.6e7, rel=0.01)
     # And more noise than needed by two orders of magnitude, in units of 2τ.
     setting = _setting(dim=10, delta=1e-5)
     size = schedule.Size(2000, 1.0, 50, 1, 2000)
-    assert paper.noise_stddev(setting, size, 1.0) / 2 == pytest.approx(20.7, rel=0.01)
+    assert schedule.printed_stddev(setting, size, 1.0) / 2 == pytest.approx(20.7, rel=0.01)
 
 
 @pytest.mark.parametrize("smoothness", [1.0, 100.0])
@@ -134,8 +132,9 @@ def test_printed_counts_grow_as_the_closed_form(smoothness):
     counts, rates = [], []
     users = [10**9, 10**13]
     for n in users:
-        setting = _setting(dim=n, epsilon=1.0, delta=1e-20)._replace(smoothness=smoothness)
-        sizes = paper.phases(setting, n, ratio=1.0, num_phases=6, decay=3.0)
+        setting = _setting(dim=n, epsilon=1.0, delta=1e-20, num_users=n)
+        setting = setting._replace(smoothness=smoothness)
+        sizes = schedule.printed(setting, ratio=1.0, num_phases=6, decay=3.0)
         logs = math.sqrt(math.log(n * n * 10)) * (2 * math.log(10 * n) + 1 + math.log(1e20))
         counts.append(10 * sum(s.num_steps * s.batch_size for s in sizes) / logs)
         rates.append(method.gradients(user_level.Setting(n, 10, n, smoothness=smoothness)))
@@ -164,7 +163,7 @@ def test_the_papers_schedule_is_refused_with_numbers_and_runs_with_batches_that_
 @pytest.mark.slow
 def test_radii_of_smoothing():
     rough = _plan(ROUGH, mean=Clipped, batch_size=20_000)
-    least = paper.smoothing_radius(20_000, 10, 50, 2.0, 1.0)
+    least = schedule.printed_smoothing(_setting().problem, 2.0)
     radius = float(rough.parts[0].smoothing_radius)
     assert math.log(radius / least, 4) == pytest.approx(round(math.log(radius / least, 4)))
     assert least <= radius <= 1.0

@@ -12,7 +12,7 @@ point; the smoothed version has both terms in λ too.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: users are assigned to phases by
 position, each phase is (ε, δ)-DP for its users (``accelerated_sgd``), and phases see different users, so
 the joint loss is the largest. Data may be anything. Once a phase halts, later phases are computed and
-thrown away. Utility: ``excess_bound``, by the chain of ``accelerated_bounds``; in the papers' regime
+thrown away. Utility: ``excess_bound``, by the chain of ``_schedules.accelerated``; in the papers' regime
 LR·Õ(1/√(nm) + √d/(εn√m)).
 
 Cost: ΣT·K user gradients; memory of one batch of user gradients, and of one prepared copy of the data where
@@ -40,17 +40,10 @@ from typing import Annotated
 from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, real
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import (
-    _plan_base,
-    _planning,
-    means,
-)
+from dpsco_jax.solvers import _plan_base, _planning, means
 from dpsco_jax.solvers._schedules import accelerated as schedule
-from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
-from dpsco_jax.solvers._schedules import accelerated_paper as paper
 from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.plans import Remarks
-from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 from dpsco_jax.solvers.user_level import accelerated_sgd
 
 __all__ = ["plan", "solve"]
@@ -63,7 +56,7 @@ def plan(
     budget: privacy.Budget,
     *,
     constants: Constants = "tight",
-    mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
+    mean: accelerated_sgd.MeanType = means.OutlierRemoved,
     smoothing_radius: Positive | None = None,
     num_phases: Count | None = None,
     regularization: Positive | None = None,
@@ -111,33 +104,30 @@ def plan(
     """
     for size in batch_size if isinstance(batch_size, Sequence) else (batch_size,):
         _checks.require_given(_checks.require_count, batch_size=size)
-    noise.require_mean(mean)
+    accelerated_sgd.require_mean(mean)
     distance = problem.require_distance()
     if decay is not None:
         decay = _checks.require_real("decay", decay, 2 * ratio)
-    num_users, items, dim = problem.num_users, problem.items_per_user, problem.dim
     if constants == "paper" and radius is None:
-        radius = paper.gradient_radius(problem.lipschitz, num_users, dim, items)
-    request = noise.Request(radius, mean, failure, outlier_share, constants)
-    least = paper.smoothing_radius(num_users, items, dim, budget.epsilon, distance)
-    radii = (
-        schedule.smoothing_radii(problem.objective, least, distance)
-        if smoothing_radius is None
-        else [smoothing_radius]
-    )
+        radius = schedule.printed_radius(problem)
+    request = accelerated_sgd.Request(radius, mean, failure, outlier_share, constants)
+    if smoothing_radius is None:
+        least = schedule.printed_smoothing(problem, budget.epsilon)
+        radii = schedule.smoothing_radii(problem.objective, least, distance)
+    else:
+        radii = [smoothing_radius]
     stddevs: list[float | None]
     if constants == "paper":
-        setting = bounds.of_problem(problem, budget, radii[0])
-        sizes = paper.phases(setting, num_users, ratio=ratio, decay=decay, num_phases=num_phases)
+        setting = schedule.of_problem(problem, budget, radii[0])
+        sizes = schedule.printed(setting, ratio=ratio, decay=decay, num_phases=num_phases)
         sizes = schedule.with_batches(setting, sizes, batch_size, constants)
-        stddevs = [paper.noise_stddev(setting, size, request.radius or 0.0) for size in sizes]
+        stddevs = [schedule.printed_stddev(setting, size, radius or 0.0) for size in sizes]
     else:
-        settings = [bounds.of_problem(problem, budget, r) for r in radii]
+        settings = [schedule.of_problem(problem, budget, r) for r in radii]
         found = [
             schedule.chosen(
                 candidate,
-                num_users,
-                noise.model(candidate, request),
+                accelerated_sgd.noise_model(candidate, request),
                 ratio=ratio,
                 decay=3.0 * ratio if decay is None else decay,
                 num_phases=num_phases,
@@ -155,12 +145,12 @@ def plan(
         accelerated_sgd.of_size(setting, size, request, chunk_size, stddev)
         for size, stddev in zip(sizes, stddevs, strict=True)
     )
-    pieces = [bounds.Phase(p.num_users, p.pull, p.gap_bound) for p in phases]
-    risk = float(bounds.excess_risk(setting, pieces))
-    risk = bounds.with_failure(setting, risk, sum(p.failure for p in phases))
+    pieces = [schedule.Phase(p.num_users, p.pull, p.gap_bound) for p in phases]
+    risk = float(schedule.excess_risk(setting, pieces))
+    risk = schedule.with_failure(setting, risk, sum(p.failure for p in phases))
     return Phased(
         title="accelerated phased ERM",
-        num_users=num_users,
+        num_users=problem.num_users,
         parts=phases,
         epsilon=budget.epsilon,
         delta=budget.delta,

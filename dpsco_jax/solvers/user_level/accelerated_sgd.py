@@ -5,17 +5,21 @@ takes the gradients of K users drawn without replacement (or of all), tests whet
 other, and releases the mean of those that are, with noise in proportion to the distance at which users
 count as close; AC-SA, restarted after every stage, does the rest.
 
-Source: F, Algorithm 2; T, Algorithm 32 and Remark 10.8.5, with these corrections: batches without
+Source: F, Algorithm 2 and section 3 (radius of Lemma 3.5 with the constants of ``problems.concentration``);
+T, Algorithm 32 and Remark 10.8.5; McMahan et al. 2018 (clipping); with these corrections: batches without
 replacement; one noisy threshold for all steps; the score at radius 2τ and removal at twice that; gradients at
 AC-SA's query point; the aggregate is what is reported, also after a halt. AC-SA as in ``transforms.ac_sa``.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for all points of the run and the step
 at which it halts: Gaussians on tested means (``privacy.concentrated``), or with ``mean=means.Clipped``
 on the mean of clipped gradients. Data may be anything. Assumed: the key, the batches and the noisy threshold
-stay secret, and w₀ is public. Utility: ``excess_bound``, see ``accelerated_bounds``, for independent
-users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts.
+stay secret, and w₀ is public. Utility: ``excess_bound``, see ``_schedules.accelerated``, for independent
+users with m i.i.d. items each; all τ does is to decide how far users may differ before the run halts. The
+noise is about 8τ√T/(nμ) of the mean without outliers, 2L√T/(nμ) of clipped gradients, for μ what (ε, δ)
+allows: with τ = 6 to 8 L/√m outlier removal needs m in the hundreds or thousands to win.
 
-Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and memory of K user gradients.
+Cost: T·K user gradients; with outlier removal T·K²·dim for distances, and memory of K user gradients. A plan
+takes milliseconds with full batches, up to some seconds where batches are drawn.
 
 Example:
     >>> import jax
@@ -32,20 +36,34 @@ Example:
     ((3,), 0, True)
 """
 
-from typing import Annotated
+import dataclasses
+import functools
+import math
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
 
 from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Count, Inside, Nonnegative, Positive, real
-from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax._numerics import float32_above
+from dpsco_jax.privacy import accountants
+from dpsco_jax.privacy.concentrated.threshold_phase import calibrate_concentrated
+from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
+from dpsco_jax.problems import concentration
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import accelerated as schedule
-from dpsco_jax.solvers._schedules import accelerated_bounds as bounds
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.plans import Remarks
-from dpsco_jax.solvers.user_level import _accelerated_noise as noise
 
 __all__ = ["of_size", "plan", "solve"]
+
+_MODEL_STEPS = 32  # where the model of the noise is exact
+_MANY_STEPS = 8
+# Of the noise by Chernoff's bound, what loss distributions may prove to be enough.
+_LEAST_SHARE = 0.75
+MeanType = type[means.Clipped] | type[means.OutlierRemoved] | None
 
 
 @_plan_base.remembers(least_users=2)
@@ -59,7 +77,7 @@ def plan(
     num_stages: Count | None = None,
     batch_size: int | None = None,
     radius: Positive | None = None,
-    mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
+    mean: MeanType = means.OutlierRemoved,
     smoothing_radius: Nonnegative = 0.0,
     failure: Inside = 1e-3,
     outlier_share: Annotated[float, real(0, 0.2, closed=True)] = 0.0,
@@ -92,13 +110,12 @@ def plan(
         Infeasible: too few users; ``needed["num_users"]`` would do.
     """
     num_users = problem.num_users
-    noise.require_mean(mean)
-    setting = bounds.of_problem(problem, budget, smoothing_radius)
-    request = noise.Request(radius, mean, failure, outlier_share)
+    require_mean(mean)
+    setting = schedule.of_problem(problem, budget, smoothing_radius)
+    request = Request(radius, mean, failure, outlier_share)
     size = schedule.chosen(
         setting,
-        num_users,
-        noise.model(setting, request),
+        noise_model(setting, request),
         ratio=1.0,
         decay=1.0,
         num_phases=1,
@@ -116,10 +133,26 @@ def plan(
     return of_size(setting, size._replace(batch_size=batch), request, chunk_size)
 
 
+class Request(NamedTuple):
+    """What the caller wants; see ``plan`` and ``accelerated_phased_erm.plan``."""
+
+    radius: float | None
+    mean: MeanType
+    failure: float
+    outlier_share: float = 0.0
+    constants: str = "tight"
+
+
+def require_mean(mean: Any) -> None:
+    """``ValueError`` for what is none of the means among which callers can choose."""
+    known = any(mean is kind for kind in (means.Clipped, means.OutlierRemoved, None))
+    _checks.require(known, "mean", mean, "means.Clipped, means.OutlierRemoved or None")
+
+
 def of_size(
-    setting: bounds.Setting,
+    setting: schedule.Setting,
     size: schedule.Size,
-    request: noise.Request,
+    request: Request,
     chunk_size: int,
     printed_stddev: float | None = None,
 ) -> FirstOrder:
@@ -128,23 +161,24 @@ def of_size(
     Raises:
         ValueError: users are too few, or ``printed_stddev``, σ of the paper, is less than what is needed.
     """
+    problem, budget = setting.problem, setting.budget
     batch = size.num_users if size.batch_size is None else size.batch_size
-    found = noise.calibrated(setting, size.num_users, batch, size.num_steps, request)
+    found, other_stddev = _calibrated(setting, size.num_users, batch, size.num_steps, request)
     if printed_stddev is not None:
-        found = noise.with_stddev(found, printed_stddev)
-    variance = bounds.gradient_variance(
+        found = _with_stddev(found, printed_stddev)
+    variance = schedule.gradient_variance(
         setting, size.num_users, batch, found.stddev, found.radius, found.outside
     )
     gap = float(
-        bounds.gap(setting, size.regularization, variance, size.stage_length, size.num_stages)
+        schedule.gap(setting, size.regularization, variance, size.stage_length, size.num_stages)
     )
-    phase = bounds.Phase(size.num_users, size.regularization, gap)
-    risk = float(bounds.excess_risk(setting, [phase]))
+    phase = schedule.Phase(size.num_users, size.regularization, gap)
+    risk = float(schedule.excess_risk(setting, [phase]))
     smoothness, convexity = map(float, setting.curvature(size.regularization))
     shift = setting.smoothing_radius if setting.smoothing_radius > 0 else None
     mean: means.Clipped | means.OutlierRemoved
     if isinstance(found.releases, GaussianReleases):
-        mean = means.Clipped(chunk_size, "item", found.releases, setting.lipschitz, shift)
+        mean = means.Clipped(chunk_size, "item", found.releases, problem.lipschitz, shift)
     else:
         mean = means.OutlierRemoved(
             chunk_size=chunk_size,
@@ -152,28 +186,165 @@ def of_size(
             shift="item",
             releases=found.releases,
             score_radius=2 * found.radius,
-            clip_norm=setting.lipschitz,
+            clip_norm=problem.lipschitz,
             smoothing_radius=shift,
         )
+    premises = [
+        f"users are independent, with {problem.items_per_user} i.i.d. items each",
+        f"losses are convex and {problem.lipschitz:.4g}-Lipschitz",
+    ]
     return FirstOrder(
         title="accelerated user-level SGD",
-        dim=setting.dim,
+        dim=problem.dim,
         mean=mean,
         method=methods.AcSa(smoothness, convexity, size.stage_length),
         pull=size.regularization,
-        epsilon=setting.epsilon,
-        delta=setting.delta,
-        excess_bound=bounds.with_failure(setting, risk, found.failure),
-        details={
-            "other_stddev": found.other_stddev,
-            "failure": found.failure,
-            "gap_bound": gap,
-        },
-        premises=Remarks(
-            [
-                f"users are independent, with {setting.items_per_user} i.i.d. items each",
-                f"losses are convex and {setting.lipschitz:.4g}-Lipschitz",
-            ]
-        ),
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=schedule.with_failure(setting, risk, found.failure),
+        details={"other_stddev": other_stddev, "failure": found.failure, "gap_bound": gap},
+        premises=Remarks(premises),
         promised_relation=_planning.REPLACE_ONE,
     )
+
+
+class _Noise(NamedTuple):
+    """What the steps of a phase add, and what it rests on.
+
+    ``outside`` is the probability that honest users differ by more than ``radius`` allows, ``failure`` that
+    the run is spoiled by that or by a test.
+    """
+
+    releases: Any
+    radius: float
+    reach: float
+    stddev: float
+    outside: float
+    failure: float
+
+
+def _calibrated(
+    setting: schedule.Setting, num_users: int, batch_size: int, num_steps: int, request: Request
+) -> tuple[_Noise, float]:
+    """The noise of a phase, of the mean asked for, and the deviation of the other mean's."""
+    sizes = (num_users, batch_size, num_steps)
+    chosen = request.mean is means.OutlierRemoved
+    tested: _Noise | None
+    try:
+        tested = _outlier_removed(setting, *sizes, request, "pld" if chosen else "chernoff")
+    except Infeasible:
+        if chosen:
+            raise
+        tested = None
+    per_multiplier = 2 * setting.problem.lipschitz / batch_size
+    steps = fixed_size(*sizes)
+    budget = (setting.budget.epsilon, setting.budget.delta)
+    rough = per_multiplier * steps.noise_multiplier(*budget, "rdp")
+    if request.mean is None and tested is not None and _LEAST_SHARE * tested.stddev <= rough:
+        tested = _outlier_removed(setting, *sizes, request, "pld")
+        chosen = tested.stddev <= rough
+    if chosen and tested is not None:
+        return tested, rough
+    multiplier = steps.noise_multiplier(*budget, "pld")
+    spread, outside = _spread(setting, num_users, num_steps, 1.0 / multiplier, request)
+    releases = GaussianReleases(*sizes, "fixed", multiplier, budget[1])
+    clipped = _Noise(releases, spread, 1.0, per_multiplier * multiplier, outside, 0.0)
+    return clipped, math.inf if tested is None else tested.stddev
+
+
+def noise_model(setting: schedule.Setting, request: Request) -> schedule.NoiseModel:
+    """The noise of full batches, fast: exact at some number of steps, and growing as their root.
+
+    The schedule is chosen by it; a schedule with smaller batches has more noise.
+    """
+    budget = setting.budget
+
+    @functools.cache
+    def tested(num_users: int) -> float:
+        try:
+            sizes = (num_users, num_users, _MODEL_STEPS)
+            found = _outlier_removed(setting, *sizes, request, "pld")
+        except Infeasible:
+            return math.inf
+        return num_users * found.stddev / math.sqrt(_MODEL_STEPS)
+
+    multiplier = accountants.gaussian_noise_multiplier(budget.epsilon, budget.delta)
+    clipped = 2 * setting.problem.lipschitz * multiplier
+
+    def of(num_users: int, num_steps: Any) -> Any:
+        noises = [clipped] * (request.mean is not means.OutlierRemoved)
+        if request.mean is not means.Clipped:
+            # Between powers of two the noise is nearly inverse to the number of users.
+            noises.append(tested(2 ** (num_users.bit_length() - 1)))
+        return min(noises) * np.sqrt(num_steps) / num_users
+
+    return of
+
+
+def _with_stddev(found: _Noise, stddev: float) -> _Noise:
+    """The same with more noise; ``ValueError`` if it is less, or outliers are not removed."""
+    if isinstance(found.releases, GaussianReleases) or not stddev >= found.stddev:
+        raise ValueError(
+            f"noise_stddev must be at least {found.stddev:g} to meet the budget, got {stddev:g}"
+        )
+    per_radius = float(found.releases.noise_stddev) * stddev / found.stddev
+    releases = dataclasses.replace(found.releases, noise_stddev=float32_above(per_radius))
+    return found._replace(releases=releases, stddev=stddev)
+
+
+def _outlier_removed(
+    setting: schedule.Setting,
+    num_users: int,
+    batch_size: int,
+    num_steps: int,
+    request: Request,
+    accountant: str,
+) -> _Noise:
+    calibrate = functools.partial(
+        calibrate_concentrated,
+        num_users,
+        num_steps,
+        setting.budget.epsilon,
+        setting.budget.delta,
+        batch_size=None if batch_size == num_users else batch_size,
+        # With all users in many steps, one threshold for all of them needs less noise.
+        test="stream" if batch_size == num_users and num_steps >= _MANY_STEPS else "auto",
+        false_halt_probability=0.5 * request.failure,
+        constants=request.constants,
+        accountant=accountant,
+    )
+    releases = calibrate()
+    failure = float(releases.false_halt())
+    if request.outlier_share > 0:
+        # A share x of users, far from the others, takes the score from K to (1 - x)²K.
+        lost = 1.0 - (1.0 - request.outlier_share) ** 2
+        releases = calibrate(threshold=float(releases.threshold) / batch_size - lost)
+    per_radius = 2 * float(releases.noise_stddev)  # the score radius is twice τ
+    shift = 2.0 / (batch_size * per_radius)  # of a mean by a user within τ of the centre, over σ
+    radius, outside = _spread(setting, num_users, num_steps, shift, request)
+    radius = float32_above(radius)
+    # Clipped gradients are all in reach of the origin; a power of two, as it is compiled in.
+    least = 1.01 * setting.problem.lipschitz / (2 * radius)
+    reach = 2.0 ** max(0, math.ceil(math.log2(least)))
+    stddev = float(means.tested_stddev(releases, 2 * radius, reach, setting.problem.dim))
+    spoiled = min(1.0, outside + failure)
+    return _Noise(releases, radius, reach, stddev, spoiled, spoiled)
+
+
+def _spread(
+    setting: schedule.Setting, num_users: int, num_steps: int, shift: float, request: Request
+) -> tuple[float, float]:
+    """τ, and the probability that some honest user's gradient is farther away at some step.
+
+    One honest user moves the mean of a step by ``shift`` standard deviations of its noise.
+    """
+    lipschitz, gdp = setting.problem.lipschitz, shift * math.sqrt(num_steps)
+    sizes = (lipschitz, setting.problem.items_per_user, num_users, num_steps, gdp)
+    if request.radius is None:
+        allowed = 0.5 * request.failure
+        radius = concentration.trajectory_gradient_radius(*sizes, allowed)
+    else:
+        radius = _checks.require_real("radius", request.radius, 0)
+        allowed = concentration.trajectory_gradient_failure(radius, *sizes)
+    # Clipped gradients lie within L of the origin, always.
+    return (radius, allowed) if radius < lipschitz else (lipschitz, 0.0)

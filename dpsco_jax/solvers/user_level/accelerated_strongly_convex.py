@@ -9,7 +9,7 @@ from the proven bounds of the blocks in place of an unnamed constant.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: blocks see different users. Distances
 are public numbers and used for regularizers only. Utility: ``excess_bound``; the chain of
-``accelerated_bounds`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
+``_schedules.accelerated`` needs a bound on E‖start - w*‖², and has one. Rate: (L²/μ)·Õ(1/(nm) + d/(ε²n²m)).
 
 Cost: that of the runs; half of it and of the users belong to the last block.
 
@@ -37,7 +37,7 @@ from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning, _sequence, means
 from dpsco_jax.solvers.phased import Phased, solve
-from dpsco_jax.solvers.user_level import accelerated_phased_erm
+from dpsco_jax.solvers.user_level import accelerated_phased_erm, accelerated_sgd
 
 __all__ = ["plan", "solve"]
 
@@ -49,7 +49,7 @@ def plan(
     budget: privacy.Budget,
     *,
     num_blocks: Count | None = None,
-    mean: type[means.Clipped] | type[means.OutlierRemoved] | None = means.OutlierRemoved,
+    mean: accelerated_sgd.MeanType = means.OutlierRemoved,
     smoothing_radius: Nonnegative | None = None,
     batch_size: Count | None = None,
     radius: Positive | None = None,

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import privacy
+from dpsco_jax import Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import Status
-from dpsco_jax.solvers._schedules import phased_sgd as schedule
-from dpsco_jax.solvers.user_level import phased_sgd
+from dpsco_jax.solvers.user_level import _phased_plan, phased_sgd
 from tests.support.planned import planned
 
 USERS, ITEMS, DIM, GROUPS, DELTA, EPSILON = 110, 3, 2, 16, 1e-3, 8.0
@@ -220,11 +219,12 @@ def test_the_plan_searches_for_the_least_bound():
 
 def test_the_bound_holds_on_a_worst_case_without_privacy():
     """|x| from the edge of the domain, steps and lengths of two phases, no noise."""
-    setting = schedule.Setting(100, 10, 1, 1.0, 0.0, 0.0, 1.0, 2.0, 0.01)
+    median = losses.geometric_median(domains.ball(1.0))
+    problem = Problem(median, num_users=100, items_per_user=10, dim=1, distance=1.0)
     for first in (0.02, 0.1, 0.5):
         found = [
-            schedule.Phase(50, first, 1.0, 1.0, False, 0.0),
-            schedule.Phase(25, first / 4, 1.0, 1.0, False, 0.0),
+            _phased_plan.Phase(50, first, 1.0, 1.0, False, 0.0),
+            _phased_plan.Phase(25, first / 4, 1.0, 1.0, False, 0.0),
         ]
         x = 1.0
         for phase in found:
@@ -232,12 +232,12 @@ def test_the_bound_holds_on_a_worst_case_without_privacy():
             for _ in range(phase.num_steps):
                 total, x = total + x, x - phase.step_size * np.sign(x)
             x = total / phase.num_steps
-        bound = schedule.excess_bound(setting, found, 0.0)
+        bound = _phased_plan.excess_bound(problem, found, 0.0)
         assert 0 < abs(x) <= bound
     noisy = [phase._replace(stddev=0.1) for phase in found]
     expected = 0.1**2 / (2 * found[1].step_size * 25) + 0.1
-    np.testing.assert_allclose(schedule.excess_bound(setting, noisy, 0.0) - bound, expected)
-    assert schedule.excess_bound(setting, found, 0.3) == pytest.approx(bound + 0.3 * 2.0)
+    np.testing.assert_allclose(_phased_plan.excess_bound(problem, noisy, 0.0) - bound, expected)
+    assert _phased_plan.excess_bound(problem, found, 0.3) == pytest.approx(bound + 0.3 * 2.0)
 
 
 def test_paper_constants_and_how_many_users_they_need():

@@ -14,7 +14,7 @@ domain; a halt returns the last private point, not 0; losses need not be smooth.
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, in all, for any data: a user is in one
 group of one phase, by position, and moves one average; phases are disjoint (parallel composition, see
 ``_sequence``). Assumed: the key stays secret. Utility, for convex L-Lipschitz losses and users with i.i.d.
-items: ``excess_bound``, derived in ``_schedules.phased_sgd``.
+items: ``excess_bound``, derived in ``_phased_plan``.
 Where the radius is no less than the farthest that two averages can be, η(T-1)L, the test would test
 nothing: the plan, which sees public numbers only, then takes the mean of clipped averages, and says so.
 
@@ -34,6 +34,7 @@ Example:
     ((3,), 0, True)
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
@@ -53,9 +54,8 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, means
-from dpsco_jax.solvers._schedules import phased_sgd as schedule
 from dpsco_jax.solvers.solution import Solution, Status, finished
-from dpsco_jax.solvers.user_level import _phased_search as search
+from dpsco_jax.solvers.user_level import _phased_plan as search
 from dpsco_jax.solvers.user_level._phased_plan import Plan, clipped_releases
 
 __all__ = ["Plan", "group_averages", "plan", "solve"]
@@ -106,7 +106,7 @@ def plan(
         ValueError: an argument is out of range, or R is not finite.
         Infeasible: there are too few users; ``needed`` says how many would do.
     """
-    objective, num_users = problem.objective, problem.num_users
+    num_users = problem.num_users
     for value in radius if isinstance(radius, tuple | list) else (radius,):
         _checks.require_given(_checks.require_positive, radius=value)
     if num_groups is not None:
@@ -115,21 +115,10 @@ def plan(
         num_phases = _checks.require_count("num_phases", len(radius))
     if failure is None:
         failure = min(0.05, 1 / (num_users * problem.items_per_user))
-    setting = schedule.Setting(
-        num_users=num_users,
-        items_per_user=problem.items_per_user,
-        dim=problem.dim,
-        lipschitz=problem.lipschitz,
-        ridge=float(objective.ridge),
-        # With a ridge a step shrinks distances by (1 - η·ridge)² ≤ 1 - η·ridge.
-        contraction=objective.ridge / 2 if objective.ridge else objective.loss_strong_convexity,
-        distance=problem.require_distance(),
-        diameter=problem.diameter,
-        failure=failure / 2,
-    )
+    problem = dataclasses.replace(problem, distance=problem.require_distance())
     printed = None
     if constants == "paper":
-        printed = schedule.printed(setting, budget.epsilon, budget.delta)
+        printed = search.printed(problem, budget)
         num_groups, num_phases = printed.num_groups, len(printed.group_users)
     counts = range(1, _MOST_PHASES + 1) if num_phases is None else [num_phases]
 
@@ -147,7 +136,7 @@ def plan(
         )
 
     request = search.Request(
-        setting=setting,
+        problem=problem,
         budget=budget,
         step_size=step_size,
         step_ratio=step_ratio,

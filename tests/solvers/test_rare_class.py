@@ -14,11 +14,9 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import (
     _first_intercept,
-    _rare_class,
-    _whitened_descent,
     whitened_sgd,
 )
-from dpsco_jax.solvers.user_level._typical_link import Bends
+from dpsco_jax.solvers.user_level._linear_models import Bends
 
 LOGISTIC = losses.logistic(2.0)
 
@@ -29,7 +27,11 @@ def _logit(share):
 
 def _quantile(objective, intercept, items=1, least=0.001, planned=0.9, stddev=0.0, found=None):
     found = intercept if found is None else found
-    return float(_rare_class.quantile(planned, least, objective, intercept, items, found, stddev))
+    return float(
+        _first_intercept.quantile_with_room(
+            planned, least, objective, intercept, items, found, stddev
+        )
+    )
 
 
 @pytest.mark.parametrize("other", [False, True])
@@ -100,7 +102,7 @@ def _smooth_hinge():
 @pytest.mark.parametrize("share", [0.5, 0.9, 0.02])
 def test_curvatures_are_those_at_the_intercept(share):
     def found(objective, intercept, largest):
-        return float(_rare_class.curvature(largest, objective, intercept))
+        return float(_first_intercept.curvature(largest, objective, intercept))
 
     assert found(LOGISTIC, _logit(share), 0.25) == pytest.approx(share * (1 - share), rel=1e-4)
     # Of diag(p) - ppᵀ: rows' absolute values sum to 2p(1 - p), at least the largest eigenvalue.
@@ -116,8 +118,8 @@ def test_curvatures_are_those_at_the_intercept(share):
 def test_other_losses_of_two_classes_are_left_alone(intercept):
     """Of a hinge an intercept is no share, and the curvature at -4 says nothing of that at 0."""
     hinge = _smooth_hinge()
-    assert not _rare_class.of_classes(hinge)
-    assert _rare_class.curvature(1.0, hinge, jnp.asarray(intercept)) == 1.0
+    assert not _first_intercept.of_classes(hinge)
+    assert _first_intercept.curvature(1.0, hinge, jnp.asarray(intercept)) == 1.0
     assert _quantile(hinge, jnp.asarray(intercept)) == pytest.approx(0.9)
 
 
@@ -128,14 +130,16 @@ def test_what_is_a_loss_of_classes_is_seen_inside_jit_too():
     @jax.jit
     def seen(x):
         cases = LOGISTIC, many, many._replace(linear_model=straight), losses.huber(1.0)
-        return x, [jnp.asarray(_rare_class.of_classes(case)) for case in cases]
+        return x, [jnp.asarray(_first_intercept.of_classes(case)) for case in cases]
 
     assert [bool(each) for each in seen(1.0)[1]] == [True, True, False, False]
 
 
 def test_many_classes_cost_no_matrix_of_them():
     objective, classes = losses.softmax(2.0, 2000), 2000
-    lowered = jax.jit(lambda b: _rare_class.curvature(0.5, objective, b)).lower(jnp.zeros(classes))
+    lowered = jax.jit(lambda b: _first_intercept.curvature(0.5, objective, b)).lower(
+        jnp.zeros(classes)
+    )
     memory = lowered.compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100 * classes
 
@@ -152,7 +156,7 @@ def test_many_classes_cost_no_matrix_of_them():
 )
 def test_steps_are_longer_where_the_class_is_known_to_be_rare(share, stddev, mean):
     known = Bends(0.25, 1.0, 0.25)
-    found = _rare_class.bends(known, LOGISTIC, _logit(share), stddev)
+    found = _first_intercept.flatter(known, LOGISTIC, _logit(share), stddev)
     assert (found.largest, found.flatness) == (0.25, 1.0)
     assert float(found.mean) == pytest.approx(mean, rel=1e-4)
 
@@ -160,7 +164,9 @@ def test_steps_are_longer_where_the_class_is_known_to_be_rare(share, stddev, mea
 def test_an_intercept_is_no_farther_than_noise_could_make_it():
     def found(intercept, start=0.0, objective=LOGISTIC):
         return float(
-            _rare_class.within_noise(objective, jnp.asarray(intercept), jnp.asarray(start), 0.02)
+            _first_intercept.within_noise(
+                objective, jnp.asarray(intercept), jnp.asarray(start), 0.02
+            )
         )
 
     furthest = float(_logit(0.98))

@@ -22,7 +22,7 @@ from dpsco_jax.solvers.user_level import (
     _first_intercept,
     whitened_sgd,
 )
-from dpsco_jax.solvers.user_level._typical_link import Bends
+from dpsco_jax.solvers.user_level._linear_models import Bends
 
 USERS, BOUND, RUNS, EPSILON, DELTA = 40, 2.0, 100_000, 1.0, 1e-2
 OBJECTIVE = losses.logistic(BOUND)

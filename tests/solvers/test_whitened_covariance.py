@@ -12,7 +12,7 @@ from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _covariance, whitened_sgd
+from dpsco_jax.solvers.user_level import whitened_sgd
 
 DIM = 4
 TRUTH = np.array([0.2, 0.5, -0.6, 0.3], np.float32)
@@ -82,7 +82,7 @@ def test_what_is_noise_is_taken_away():
     rng = np.random.default_rng(0)
     noise = rng.normal(0, stddev, (dim, dim))
     noise = np.triu(noise, 1) + np.triu(noise, 1).T + np.diag(rng.normal(0, 2**0.5 * stddev, dim))
-    shrunk = jax.jit(_covariance.shrunk)
+    shrunk = jax.jit(whitened_sgd._shrunk)
     flat = shrunk(0.7 * np.eye(dim) + noise, stddev, (0.01, 1.0))
     far = np.linalg.norm(flat - 0.7 * np.eye(dim))
     assert far < 0.4 * np.linalg.norm(noise)

@@ -15,7 +15,7 @@ from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import (
     _first_intercept,
-    _typical_link,
+    _linear_models,
     auto,
     preconditioned_sgd,
     whitened_sgd,
@@ -66,7 +66,7 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
     rows = jnp.zeros((few, items, 1)).at[0].set(2.0 * sign)
     model = objective.linear_model
     data = linear.prepare(model, UserData(Example(rows, jnp.zeros((few, items)))), 1)
-    bends = _typical_link.Bends(1.0, 1.0, 1.0)
+    bends = _linear_models.Bends(1.0, 1.0, 1.0)
     given = (jnp.asarray(slope), bends, data, jnp.zeros((1, classes)), True)
     found, _, _ = _first_intercept.released(jax.random.key(0), plan, objective, *given)
     # At even odds rows of the Hessian sum to 2·¼·¾.
@@ -80,12 +80,12 @@ def test_a_step_on_the_intercept_moves_by_no_more_than_is_accounted(items, sign)
 def test_steps_are_longer_by_what_softmax_bends_less_than_its_bound():
     for classes in (2, 3, 10):
         model = losses.softmax(1.0, classes).linear_model
-        assert float(_typical_link.bends(model, 0.5).flatness) == pytest.approx(
+        assert float(_linear_models.bends(model, 0.5).flatness) == pytest.approx(
             classes / 2, rel=1e-5
         )
-    assert _typical_link.bends(losses.logistic(1.0).linear_model, 0.25).flatness == 1.0
+    assert _linear_models.bends(losses.logistic(1.0).linear_model, 0.25).flatness == 1.0
     straight = losses.softmax(1.0, 3).linear_model._replace(derivative=lambda m, y: 0.0 * m)
-    assert float(_typical_link.bends(straight, 0.5).flatness) == 3.0
+    assert float(_linear_models.bends(straight, 0.5).flatness) == 3.0
 
 
 @pytest.mark.parametrize("shape", [(DIM * 3,), (3, DIM), (DIM, 1, 3)])

@@ -14,9 +14,9 @@ from dpsco_jax.oracles.preconditioned import ScaledSums, TunedPoint
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.user_level import _first_intercept, _whitened_descent, whitened_sgd
+from dpsco_jax.solvers.user_level import _first_intercept, whitened_sgd
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
-from dpsco_jax.solvers.user_level._typical_link import Bends
+from dpsco_jax.solvers.user_level._linear_models import Bends
 
 STRAIGHT = Bends(1.0, 1.0, 1.0)
 FEW, FAR = 5, losses.squared(2.0, 1.0, 100.0)  # slopes of up to 201, expected ones of 2
@@ -114,7 +114,7 @@ def test_a_ball_is_met_in_columns_of_any_unit(unit):
     for size in (1.0, unit):
         radius = 0.3 * np.linalg.norm(there @ wanted) / size
         same = Coordinates(jnp.asarray(there / size), jnp.asarray(np.linalg.inv(there) * size))
-        descend = _whitened_descent.descent(
+        descend = whitened_sgd._descent(
             plan,
             0,
             plan.quantile,
@@ -134,7 +134,7 @@ def test_the_radius_stays_below_the_opening_one():
     plan = _far_plan()
     opening = jnp.asarray(0.3)
     same = Coordinates(jnp.eye(1), jnp.eye(1))
-    descend = _whitened_descent.descent(
+    descend = whitened_sgd._descent(
         plan, 0, plan.quantile, FAR, STRAIGHT, same, jnp.zeros(1), opening
     )
     nobody = ScaledSums(jnp.zeros(1), jnp.zeros(()), jnp.asarray(-0.1))
@@ -170,7 +170,7 @@ def test_a_step_ends_at_the_nearest_point_of_the_ball_in_the_coordinates(share, 
     there = Coordinates(*(jnp.asarray(m) for m in (to_params, np.linalg.inv(to_params))))
     plan = dataclasses.replace(_far_plan(), margin_scale=1e18)  # no ridge
     opening = jnp.zeros(())
-    descend = _whitened_descent.descent(
+    descend = whitened_sgd._descent(
         plan, 0, plan.quantile, objective, STRAIGHT, there, jnp.zeros(shape), opening
     )
     nobody = ScaledSums(jnp.zeros(shape), jnp.zeros(()), jnp.zeros(()))
@@ -230,7 +230,7 @@ def test_noise_draws_to_the_centre_by_less_where_the_link_is_flat(flatness):
     opening, radius = jnp.asarray(0.3), np.exp(0.3)
     bends = Bends(0.25, flatness, 0.25)
     given = (losses.logistic(2.0), bends, there, jnp.zeros(3), opening)
-    descend = _whitened_descent.descent(plan, 1, plan.quantile, *given)
+    descend = whitened_sgd._descent(plan, 1, plan.quantile, *given)
     nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     found = 1.0 + np.asarray(descend(nobody, TunedPoint(jnp.ones(3), opening)).point)
     noise = float(plan.average_stddev()) * radius

@@ -13,7 +13,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import _coordinates, whitened_sgd
-from dpsco_jax.solvers.user_level._typical_link import Bends
+from dpsco_jax.solvers.user_level._linear_models import Bends
 
 USERS, DIM, BOUND = 2000, 6, 50.0
 OBJECTIVE = losses.huber(BOUND, 0.1)

@@ -13,8 +13,7 @@ from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.user_level import (
     _coordinates,
-    _covariance,
-    _noisy_sums,
+    _linear_models,
     whitened_sgd,
 )
 
@@ -30,8 +29,8 @@ def _recorded(monkeypatch):
         seen.append((np.linalg.norm(np.asarray(total, np.float64)), float(bound), num_users))
         return kept(key, num_users, total, bound, *rest, **named)
 
-    kept = _noisy_sums.released
-    monkeypatch.setattr(_noisy_sums, "released", recorded)
+    kept = _linear_models.released
+    monkeypatch.setattr(_linear_models, "released", recorded)
     return seen
 
 
@@ -69,7 +68,7 @@ def test_a_user_far_above_the_clip_adds_the_bounds_that_a_covariance_is_paid_for
     for seed, point in enumerate(
         (jnp.zeros(DIM), jnp.ones(DIM))
     ):  # where the loss bends, where it is steep
-        _covariance.released(
+        whitened_sgd._covariance(
             jax.random.key(seed), plan, OBJECTIVE.linear_model, 1.0, prepared,
             TunedPoint(point, jnp.zeros(())), same, jnp.ones(()),
         )  # fmt: skip

@@ -36,7 +36,7 @@ from dpsco_jax.solvers._schedules import nominal_descent as descent
 from dpsco_jax.solvers._schedules import nominal_model
 from dpsco_jax.solvers._schedules.nominal_descent import Response
 from dpsco_jax.solvers._schedules.nominal_model import Nominal
-from dpsco_jax.solvers.user_level import _typical_link
+from dpsco_jax.solvers.user_level import _linear_models
 
 _NORMS = 0.3  # standard deviation of the logarithms of users' gradients' norms
 
@@ -170,7 +170,7 @@ def whitened_sgd(p: Setting, plan: Any) -> float:
     squares = _leveled(p, 0.25 if plan.matrix_multiplier is None else 0.0, centred=True)
     clip = _clipping(p, plan, squares)
     hessian = squares * (clip.kept * model.bend + model.ridge / model.curvatures)
-    bends = _typical_link.Bends(model.bend, 1.0, model.bend)
+    bends = _linear_models.Bends(model.bend, 1.0, model.bend)
     rates = [float(plan.step_size(phase, bends, clip.radius)) for phase in (0, 1)]
     warm = (1 - np.minimum(rates[0] * hessian, 1)) ** plan.warm_steps
     response = descent.averaged(hessian, rates[1], plan.num_steps)

@@ -35,7 +35,7 @@ from dpsco_jax import privacy
 from dpsco_jax.mechanisms import spiked_matrix
 from dpsco_jax.oracles import _linear_rows, row_moments
 from dpsco_jax.oracles.linear import LinearData
-from dpsco_jax.solvers.user_level import _noisy_sums
+from dpsco_jax.solvers.user_level import _linear_models
 
 _UNLIKE = 0.1  # how far the mean of a constant 1 may be off
 _LARGEST = 1e30
@@ -62,14 +62,7 @@ class Coordinates(NamedTuple):
 def released(
     key: jax.Array, plan: Any, feature_bound: float, data: LinearData
 ) -> tuple[Coordinates, privacy.PrivacyLoss]:
-    """The coordinates of these data and what they cost.
-
-    Args:
-        key: of the noise; used once.
-        plan: of the solver.
-        feature_bound: of the linear model.
-        data: dense rows.
-    """
+    """The coordinates of these dense rows and what they cost."""
     dim, users, chunk = plan.columns, plan.num_users, plan.chunk_size
     means_key, squares_key, matrix_key = jax.random.split(key, 3)
     means = jnp.zeros(dim)
@@ -77,7 +70,7 @@ def released(
     constant: Any = False
     if plan.intercept is not None:
         total = row_moments.means(feature_bound, chunk)(data)
-        means, mean_stddev, loss = _noisy_sums.released(
+        means, mean_stddev, loss = _linear_models.released(
             means_key, users, total, feature_bound, plan.means_multiplier, nonnegative=False
         )
         off = jnp.abs(means[plan.intercept] - 1.0)
@@ -85,7 +78,7 @@ def released(
         means, spent = means.at[plan.intercept].set(0.0), privacy.compose(spent, loss)
     bound = plan.squares_bound
     total = row_moments.mean_squares(bound, chunk)(data)
-    squares, stddev, loss = _noisy_sums.released(
+    squares, stddev, loss = _linear_models.released(
         squares_key, users, total, bound, plan.squares_multiplier, nonnegative=True
     )
     spent = privacy.compose(spent, loss)
@@ -101,12 +94,7 @@ def released(
 
 
 def transformed(data: LinearData, to_params: Float[Array, "dim dim"]) -> LinearData:
-    """The data with rows Tᵀx, zero where they leave the numbers; ``row_norms`` stay, and bound nothing.
-
-    Args:
-        data: dense rows.
-        to_params: T.
-    """
+    """The data with rows Tᵀx, zero where they leave the numbers; ``row_norms`` stay, and bound nothing."""
     features = jnp.einsum("umd,de->ume", data.features, to_params, precision=_linear_rows.FULL)
     held = jnp.all(jnp.abs(features) <= _LARGEST, axis=-1, keepdims=True)
     return data._replace(features=jnp.where(held, features, 0.0))
@@ -115,14 +103,7 @@ def transformed(data: LinearData, to_params: Float[Array, "dim dim"]) -> LinearD
 def whitened(
     key: jax.Array, plan: Any, data: LinearData, to_params: Float[Array, "dim dim"]
 ) -> tuple[Float[Array, "dim dim"], privacy.PrivacyLoss]:
-    """T of the coordinates that whiten, and what they cost.
-
-    Args:
-        key: of the noise; used once.
-        plan: of the solver.
-        data: dense rows.
-        to_params: the map after which columns have deviation one.
-    """
+    """T of the coordinates that whiten, from the map after which columns have deviation one, and the cost."""
     dim = plan.columns
     if plan.matrix_multiplier is None:
         return to_params, privacy.zero()
@@ -144,7 +125,7 @@ def _matrix(
 ) -> tuple[Array, Any, privacy.PrivacyLoss]:
     """Second moments in some coordinates, and the deviation of the noise of the vector of them."""
     total = row_moments.second_moments(bound, plan.matrices_at_once)(transformed(data, to_params))
-    found = _noisy_sums.released(
+    found = _linear_models.released(
         key, plan.num_users, total, bound, plan.matrix_multiplier, nonnegative=True
     )
     return row_moments.from_triangle(found.mean, plan.columns), found.stddev, found.loss
@@ -181,7 +162,7 @@ def _checked(
     """The map without what is larger in it than was seen, and the cost."""
     bound = _CHECK_CLIP * plan.columns
     total = row_moments.mean_squares(bound, plan.chunk_size)(transformed(data, to_params))
-    found = _noisy_sums.released(
+    found = _linear_models.released(
         key, plan.num_users, total, bound, plan.check_multiplier, nonnegative=True
     )
     factor = jnp.where(found.mean > 1.0 + 2.0 * found.stddev, found.mean, 1.0)

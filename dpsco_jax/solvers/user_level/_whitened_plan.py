@@ -12,8 +12,8 @@ from dpsco_jax.oracles import preconditioned, row_moments
 from dpsco_jax.problems.objective import LinearModel
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs, _plan_base, _planning, plans
-from dpsco_jax.solvers.user_level import _typical_link
-from dpsco_jax.solvers.user_level._linear_model_plan import GaussianSums, smooth_linear_model
+from dpsco_jax.solvers.user_level import _linear_models
+from dpsco_jax.solvers.user_level._linear_models import GaussianSums, smooth_linear_model
 from dpsco_jax.solvers.work import Work
 
 INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
@@ -127,7 +127,7 @@ class Plan(GaussianSums):
         steps, multiplier = self.phases[phase]
         return PER_RADIUS * multiplier / self.num_users / steps**0.5
 
-    def step_size(self, phase: int, bends: _typical_link.Bends, radius: Any) -> Any:
+    def step_size(self, phase: int, bends: _linear_models.Bends, radius: Any) -> Any:
         """η of a phase, by the time that it may last.
 
         A descent for a time t = η·T leaves e^(-h·t) of the way along a direction of second derivative h, and
@@ -136,11 +136,6 @@ class Plan(GaussianSums):
         t is half of this in the first phase, and all of it in the second; τ is the planned margin over the
         root of the number of columns. No time is shorter than some multiples of 1/curvature, and no step
         longer than one over the largest curvature that the mean over rows may be taken to have.
-
-        Args:
-            phase: 0 or 1.
-            bends: of the link.
-            radius: to which users' gradients are clipped.
         """
         noise = self.average_stddev(phase) * radius
         time = _TIMES[phase] * self.margin_scale / (noise * self.columns**0.5)
@@ -241,7 +236,7 @@ def plan(
             1/(1 + 12·s), s the norm of the noise of all steps' average over the radius: a small radius pays
             where there is much noise, and only adds a bias where there is little (a rule of thumb). With an
             intercept that shows a rare class the run takes a quantile with half of that class inside, if
-            that is more (``_rare_class``). Soft labels are no classes: give a quantile with them.
+            that is more (``_first_intercept``). Soft labels are no classes: give a quantile with them.
         margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, where
             what the noise hides stays. Smaller where the start is known to be near. If left out half of the
             largest margin that a label asks for (with the squared loss the largest label), or 0.5.
@@ -254,11 +249,7 @@ def plan(
         ValueError: an argument is out of range, or the objective is not a smooth linear model.
     """
     model, _ = smooth_linear_model(problem.objective, matrix=True)
-    num_users, dim, columns = (
-        problem.num_users,
-        problem.dim,
-        _columns_of(model, problem.dim),
-    )
+    num_users, dim, columns = problem.num_users, problem.dim, _columns_of(model, problem.dim)
     if intercept is not None:
         intercept = _checks.require_integer("intercept", intercept, 0, columns - 1)
     entry_bound = model.feature_bound if entry_bound is None else entry_bound
@@ -268,11 +259,10 @@ def plan(
     _checks.require(1e-18 <= squares_bound <= 1e18, "entry_bound", entry_bound, most)
     chunk_size = _chunk(chunk_size, num_users, dim)
     if margin_scale is None:
-        margin_scale = _typical_link.margin_scale(model, problem.objective)
+        margin_scale = _linear_models.margin_scale(model, problem.objective)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
 
-    once = _planning.fixed_size(num_users, num_users, 1)
-    whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
+    whole = _linear_models.whole_multiplier(problem, budget, accountant)
     # The norm of the noise of all steps' average, over the radius.
     noise, least_class = 2.0 * math.sqrt(dim) * whole / num_users, 1.0
     if quantile is None:
@@ -300,32 +290,18 @@ def plan(
         num_steps=num_steps - warm_steps,
         chunk_size=chunk_size,
         squares_bound=squares_bound,
-        start_multiplier=made["start"],
-        means_multiplier=made["means"],
-        squares_multiplier=made["squares"],
-        matrix_multiplier=made["matrix"],
-        check_multiplier=made["check"],
-        radius_multiplier=made["radius"],
-        warm_multiplier=made["warm"],
-        noise_multiplier=made["noise"],
-        covariance_multiplier=made["covariance"],
         quantile=quantile,
         least_class=least_class,
         radius_multiple=_RADIUS_MULTIPLE if covariance else 1.0,
         margin_scale=margin_scale,
         epsilon=budget.epsilon,
         delta=budget.delta,
+        **{f"{name}_multiplier": multiplier for name, multiplier in made.items()},
     )
 
 
 def _shows(problem: Problem, columns: int, whole: float, matrix: bool | None) -> bool:
-    """Whether matrices of second moments are to be released.
-
-    Args:
-        problem: for its sizes.
-        columns: of a row.
-        whole: the multiplier of one release that takes all of the budget.
-        matrix: as asked; ``None`` where it follows from the sizes.
+    """Whether matrices of second moments are to be released: as asked, or where their sizes say so.
 
     Raises:
         ValueError: if they are asked for and users have too many items for them.
@@ -345,15 +321,7 @@ def _shows(problem: Problem, columns: int, whole: float, matrix: bool | None) ->
 def _multipliers(
     whole: float, counts: dict[str, int], *, intercept: bool, matrix: bool, covariance: bool
 ) -> dict[str, float | None]:
-    """The multiplier of each kind of release, ``None`` where it is not made; "noise" has what is left.
-
-    Args:
-        whole: the multiplier of one release that takes all of the budget.
-        counts: how often "start", "radius", "warm" and "noise" are released.
-        intercept: whether columns are centred.
-        matrix: whether matrices of second moments are released.
-        covariance: whether that of the result is.
-    """
+    """The multiplier of each kind of release, ``None`` where it is not made; "noise" has what is left."""
     left_out = [] if intercept else ["start", "means"]
     left_out += [] if matrix else ["matrix", "check"]
     left_out += [] if covariance else ["covariance"]

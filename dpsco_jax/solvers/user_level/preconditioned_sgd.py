@@ -57,8 +57,8 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, _costs, _plan_base, _planning, loop, plans
 from dpsco_jax.solvers.solution import Solution, finished
-from dpsco_jax.solvers.user_level import _noisy_sums
-from dpsco_jax.solvers.user_level._linear_model_plan import GaussianSums, smooth_linear_model
+from dpsco_jax.solvers.user_level import _linear_models
+from dpsco_jax.solvers.user_level._linear_models import GaussianSums, smooth_linear_model
 from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "one_hot_moments", "plan", "solve"]
@@ -205,9 +205,7 @@ def plan(
         raise ValueError(
             f"second_moments must be positive and finite, of shape ({dim},), got {second_moments}"
         )
-    # Gaussian releases compose to one: 1/σ² adds up.
-    once = _planning.fixed_size(num_users, num_users, 1)
-    whole = once.noise_multiplier(budget.epsilon, budget.delta, accountant)
+    whole = _linear_models.whole_multiplier(problem, budget, accountant)
     if quantile is None:
         quantile = 1.0 / (1.0 + _NOISE_AVERSION * 2.0 * math.sqrt(dim) * whole / num_users)
     quantile = _checks.require_real("quantile", quantile, 0, 1)
@@ -353,7 +351,7 @@ def _feature_moments(
         return guess, privacy.zero()
     bound = preconditioned.second_moment_bound(model.feature_bound, plan.columns_per_row)
     total = preconditioned.second_moments(model, plan.dim, plan.chunk_size)(data)
-    found = _noisy_sums.released(
+    found = _linear_models.released(
         key, plan.num_users, total, bound, plan.moments_multiplier, nonnegative=True
     )
     largest = model.feature_bound**2 / (plan.columns_per_row or 1)

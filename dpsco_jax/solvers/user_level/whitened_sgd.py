@@ -7,23 +7,42 @@ What it computes, each stage from the releases of those before it:
 2. the intercept alone, by noisy gradient descent on one number; the less of it can be seen through the
    noise, the nearer to its start it stays;
 3. the radius within which a given share of the users' gradients lie, at the start; the share is larger where
-   the intercept shows that a class is rare (``_rare_class``);
+   the intercept shows that a class is rare (``_first_intercept``);
 4. a first, cheap phase of gradient descent that brings the point near;
 5. the radius again, there: where the fit is good gradients are smaller;
 6. a second phase whose iterates are averaged. In both phases gradients are clipped to a radius that follows
    the quantile, but never above the one that was found.
 
-The lengths of steps (``Plan.step_size``) and the ridges (``_whitened_descent``) balance noise against signal:
-the less of the parameters can be seen through the noise, the nearer to the start they stay. So what is known
-beforehand, from public data or another study, belongs into ``params``, the mean of a prior whose scale is the
-plan's ``margin_scale``.
+The lengths of steps (``Plan.step_size``) and the ridges balance noise against signal: the less of the
+parameters can be seen through the noise, the nearer to the start they stay. So what is known beforehand, from
+public data or another study, belongs into ``params``, the mean of a prior whose scale is the plan's
+``margin_scale``.
 
 With K outputs, such as the classes of ``losses.softmax``, params is a matrix W = T·V, ``[columns, K]``:
 coordinates are of its rows, gradients are clipped in Frobenius norm, the intercept is K numbers, and time
-constants are those of the curvature at margins of zero (``_typical_link``).
+constants are those of the curvature at margins of zero (``_linear_models``).
+
+A step is v ← (I + η·ridges)⁻¹·(v - η·(gradient - ridge·centre)), projected onto the domain, and log ρ ← log ρ
+- rate·(share inside - quantile). A ball around the origin is met by a multiplier μ, as a further ridge, at
+its nearest point in these coordinates: such a descent ends at the minimizer over the ball. One that is
+brought back to the nearest point in ℓ2 ends elsewhere on the border; this is done for sets that have no such
+form.
+
+How far the result may be off, by noise and by chance, a covariance says that two further releases make. With
+H the mean Hessian of the clipped loss at the result, ρ²G the mean square of the users' clipped gradients, λ
+the ridge (of the objective and against noise) and s²·I the covariance of the mean noise of the averaged
+steps, all in these coordinates, it is
+
+    (H + λ)⁻¹·(ρ²G/N + s²·I)·(H + λ)⁻¹,
+
+carried back to the parameters. The first term of the middle is chance: N users were drawn from all the world.
+The second is the noise of privacy. H and G are sums of positive semi-definite matrices
+(``oracles.sandwich``), each released once, of whose noise as much is taken away as can be told. That
+intervals cover is not proven: it rests on averaged steps that have forgotten their start, on a bias by
+clipping and ridge that is small, and on matrices that are larger than their noise.
 
 Source: own. Adaptive radius: Andrew, Thakkar, McMahan and Ramaswamy 2021; averaging: Polyak and Juditsky
-1992.
+1992; sandwich: Huber 1967, White 1980; multiplier of a ball: Moré and Sorensen 1983.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for everything that is released:
 Gaussian releases of sums over users whose terms have a bounded norm for any data (``oracles.linear``,
@@ -56,29 +75,33 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jaxtyping import Array, ArrayLike, Float
 
 from dpsco_jax import _checks, _counts, _sharding, privacy, transforms
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._counts import Count
-from dpsco_jax.oracles import Estimate, linear, preconditioned
-from dpsco_jax.oracles.preconditioned import Component, TunedPoint
+from dpsco_jax.oracles import Estimate, linear, preconditioned, row_moments, sandwich
+from dpsco_jax.oracles.preconditioned import Component, ScaledSums, TunedPoint
 from dpsco_jax.problems.objective import LinearModel, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _arguments, loop
 from dpsco_jax.solvers.solution import Solution, finished
-from dpsco_jax.solvers.user_level import (
-    _coordinates,
-    _covariance,
-    _first_intercept,
-    _rare_class,
-    _typical_link,
-    _whitened_descent,
-)
+from dpsco_jax.solvers.user_level import _coordinates, _first_intercept, _linear_models
 from dpsco_jax.solvers.user_level._coordinates import Coordinates
-from dpsco_jax.solvers.user_level._linear_model_plan import smooth_linear_model
-from dpsco_jax.solvers.user_level._whitened_plan import INSIDE_WEIGHT, Plan, plan, require_sizes
+from dpsco_jax.solvers.user_level._linear_models import Bends, smooth_linear_model
+from dpsco_jax.solvers.user_level._whitened_plan import (
+    INSIDE_WEIGHT,
+    PER_RADIUS,
+    Plan,
+    plan,
+    require_sizes,
+)
 
 __all__ = ["Plan", "plan", "solve"]
+
+_LARGEST_RATE = 0.1  # of log ρ, a step
+_RADIUS_VARIANCE = 0.06  # of log ρ, about, by the noise of the share inside
+_NEWTON_STEPS = 10
 
 
 @_sharding.solver
@@ -99,7 +122,7 @@ def solve(
         The averaged point. ``unprivate["trace"]`` holds the radius of each step of the second phase (which is
         private too). With a covariance planned, ``released`` holds ``"covariance"``, ``[dim, dim]``, that of
         the params by noise and by the chance that drew the users, and ``"margin_variance"``, the mean over
-        rows of the variance of ⟨params, x⟩; what they rest on is in ``_covariance``.
+        rows of the variance of ⟨params, x⟩; what they rest on stands above.
 
     Raises:
         ValueError: if the data are not what was planned.
@@ -115,8 +138,8 @@ def solve(
         dense, "data", "one-hot rows", "dense rows; preconditioned_sgd takes the others"
     )
     keys = jax.random.split(key, 5 if plan.covariance_multiplier is None else 6)
-    slope = _typical_link.slope(model, objective)
-    bends = _typical_link.bends(model, smoothness / model.feature_bound**2)
+    slope = _linear_models.slope(model, objective)
+    bends = _linear_models.bends(model, smoothness / model.feature_bound**2)
 
     first = objective.domain.project(params)
     coordinates, loss = _coordinates.released(keys[1], plan, model.feature_bound, prepared)
@@ -128,7 +151,7 @@ def solve(
         first = objective.domain.project(first)
         losses.append(loss)
         counts.append(count)
-        common, quantile, bends = _informed(
+        common, quantile, bends = _first_intercept.informed(
             plan, objective, bends, first[plan.intercept],
             objective.domain.project(params)[plan.intercept], prepared.labels.shape[1],
             _first_intercept.prior(plan, slope, bends).slope_stddev, coordinates.constant,
@@ -148,9 +171,7 @@ def solve(
         losses.append(loss)
         counts.append(count)
         noise_key, oracle_key = jax.random.split(keys[3 + phase])
-        descend = _whitened_descent.descent(
-            plan, phase, quantile, objective, bends, coordinates, centre, opening
-        )
+        descend = _descent(plan, phase, quantile, objective, bends, coordinates, centre, opening)
         aggregate = transforms.summed_contributions(
             preconditioned.joint_bound(0.0, INSIDE_WEIGHT), plan.num_users
         )
@@ -184,34 +205,6 @@ def solve(
     )
     spent = privacy.compose(*losses)
     return solution._replace(privacy=privacy.unbounded_unless(covered, spent), released=extra)
-
-
-def _informed(
-    plan: Plan, objective: Objective, bends: _typical_link.Bends, found: jax.Array,
-    start: jax.Array, items: int, stddev: Any, constant: Any,
-) -> tuple[jax.Array, Any, _typical_link.Bends]:  # fmt: skip
-    """The intercept, the quantile and the curvatures of the link by what is known of the classes.
-
-    Args:
-        plan: of the solver.
-        objective: a linear model.
-        bends: of the link, before.
-        found: the intercept as the descent found it.
-        start: what it began with.
-        items: of a user.
-        stddev: of the noise of a share.
-        constant: whether the intercept's column may be the constant 1.
-    """
-    bounded = _rare_class.within_noise(objective, found, start, stddev)
-    intercept = jnp.where(constant, bounded, found).astype(found.dtype)
-    raised = _rare_class.quantile(
-        plan.quantile, plan.least_class, objective, intercept, items, found, stddev
-    )
-    quantile = jnp.where(constant, raised, plan.quantile)
-    flat = _rare_class.bends(bends, objective, intercept, stddev)
-    # Where noise hides the radius a rare class is clipped, and longer descents go astray.
-    longer = constant & (1.0 - quantile > plan.radius_multiplier / plan.num_users)
-    return intercept, quantile, bends._replace(mean=jnp.where(longer, flat.mean, bends.mean))
 
 
 def _opening_radius(
@@ -252,6 +245,67 @@ def _sums(plan: Plan, model: LinearModel, inside_weight: float) -> Any:
     )  # fmt: skip
 
 
+def _descent(
+    plan: Plan, phase: int, quantile: Any, objective: Objective, bends: Bends,
+    coordinates: Coordinates, centre: jax.Array, opening: jax.Array,
+) -> Any:  # fmt: skip
+    """The function from released sums and the point to the move.
+
+    The ridge pulls to ``centre``; ``opening`` is the log ρ that the phase begins with.
+    """
+    share_stddev = plan.phases[phase][1] * PER_RADIUS / plan.num_users / INSIDE_WEIGHT
+    spare = 1.0 - quantile
+    # The radius follows the share outside, as a multiple of the share that is to be outside.
+    rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
+    stddev = plan.average_stddev()
+    longest = plan.step_size(phase, bends, jnp.exp(opening))
+
+    # Steps are implicit in the ridges: in some direction T may be as large as columns are small.
+    # By singular values of T: those of TᵀT lose what is small, and its sign, in float32.
+    _, lengths, rotated = jnp.linalg.svd(coordinates.to_params)
+    squares, directions = jnp.square(lengths), rotated.T
+    # In units of the largest, so that no unit of columns leaves float32.
+    units = squares / squares[0]
+
+    def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
+        radius = jnp.exp(now.log_radius)
+        # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, margin_scale²·flatness).
+        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.columns / bends.flatness
+        wanted = now.point - longest * (radius * sums.rest - ridge * centre)
+        scales = 1.0 + longest * (ridge + objective.ridge * squares)
+        scales = jnp.expand_dims(scales, tuple(range(1, wanted.ndim)))
+        along = directions.T @ wanted
+        if objective.domain.radius is not None:
+            weights = jnp.expand_dims(units, tuple(range(1, wanted.ndim)))
+            border = objective.domain.radius / lengths[0]
+            scales += weights * _multiplier(along, scales, weights, border)
+        point = directions @ (along / scales)
+        projected = objective.domain.project(coordinates.to_params @ point)
+        moved = coordinates.from_params @ projected - now.point
+        inside = jnp.clip(sums.inside / INSIDE_WEIGHT + 0.5, 0.0, 1.0)
+        log_radius = jnp.minimum(now.log_radius - rate * (inside - quantile) / spare, opening)
+        return TunedPoint(moved, log_radius - now.log_radius)
+
+    return descend
+
+
+def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: Any) -> jax.Array:
+    """μ ≥ 0 for which Σ bends·(along/(scales + μ·bends))² is at most the radius squared, the least one.
+
+    Newton's method on one over the root of that sum, from below.
+    """
+
+    def nearer(_: Any, multiplier: jax.Array) -> jax.Array:
+        whole = scales + multiplier * bends
+        square = jnp.sum(bends * jnp.square(along / whole))
+        slope = jnp.sum(jnp.square(bends * along / whole) / whole)
+        size = jnp.sqrt(square)
+        further = square / slope * (size - radius) / radius
+        return jnp.where((size > radius) & (slope > 0.0), multiplier + further, multiplier)
+
+    return jnp.asarray(jax.lax.fori_loop(0, _NEWTON_STEPS, nearer, jnp.zeros(())))
+
+
 def _covariance_of(
     key: jax.Array, plan: Plan, objective: Objective, model: LinearModel, curvature: float,
     coordinates: Coordinates, rows: linear.LinearData, at: TunedPoint, radii: jax.Array,
@@ -261,7 +315,56 @@ def _covariance_of(
     variance = jnp.mean(jnp.square(radii)) * plan.average_stddev() ** 2
     ridge = variance * plan.dim / plan.margin_scale**2 * jnp.eye(plan.dim)
     ridge += objective.ridge * to_params.T @ to_params
-    found, loss = _covariance.released(key, plan, model, curvature, rows, at, ridge, variance)
+    found, loss = _covariance(key, plan, model, curvature, rows, at, ridge, variance)
     # Rows have second moments of about the identity in these coordinates.
     made = {"covariance": to_params @ found @ to_params.T, "margin_variance": jnp.trace(found)}
     return made, loss
+
+
+def _covariance(
+    key: jax.Array, plan: Any, model: LinearModel, curvature: float, rows: linear.LinearData,
+    at: TunedPoint, ridge: Float[Array, "dim dim"], noise_variance: Float[Array, ""],
+) -> tuple[Float[Array, "dim dim"], privacy.PrivacyLoss]:  # fmt: skip
+    """The covariance of the result in the coordinates of ``rows``, and what it costs.
+
+    ``at`` is the result and the radius there, ``curvature`` a bound on the second derivative of the link.
+    """
+    dim, users = plan.dim, plan.num_users
+    # A whitened row has ‖z‖² = dim on average, and a Gaussian one stays below this in 19 of 20 cases.
+    bound = curvature * (dim + 2.0 * (2.0 * dim) ** 0.5)
+    sums = sandwich.sandwich_sums(model, curvature, bound, plan.matrices_at_once)(at, rows)
+    keys = jax.random.split(key, 2)
+
+    multiplier = plan.covariance_multiplier
+    first = _linear_models.released(keys[0], users, sums.hessian, bound, multiplier, True)
+    second = _linear_models.released(keys[1], users, sums.gradients, 1.0, multiplier, True)
+    hessian = _shrunk(*_released_matrix(first, dim), (0.003 * curvature, curvature))
+    gradients = _shrunk(*_released_matrix(second, dim), (0.01 / dim, 1.0 / dim))
+    middle = jnp.exp(2.0 * at.log_radius) * gradients / users + noise_variance * jnp.eye(dim)
+    inverse = jnp.linalg.inv(hessian + ridge)
+    return inverse @ middle @ inverse, privacy.compose(first.loss, second.loss)
+
+
+def _released_matrix(found: _linear_models.Release, dim: int) -> tuple[Array, Any]:
+    """The matrix, and the deviation of the noise on an entry off its diagonal."""
+    # The triangle holds these entries times √2.
+    return row_moments.from_triangle(found.mean, dim), found.stddev / 2.0**0.5
+
+
+def _shrunk(
+    noisy: Float[Array, "dim dim"], stddev: ArrayLike, mean_range: tuple[ArrayLike, ArrayLike]
+) -> Float[Array, "dim dim"]:
+    """A matrix with noise, moved towards a multiple of the identity as far as its spread is noise.
+
+    The noise has N(0, s²) off the diagonal and N(0, 2s²) on it, so that its squared Frobenius norm is
+    s²·dim·(dim + 1) on average: the share of it in the spread around the identity's multiple is taken away.
+    Eigenvalues are at least a tenth of their mean, which is kept within the range.
+    """
+    dim = len(noisy)
+    identity = jnp.eye(dim)
+    mean = jnp.clip(jnp.trace(noisy) / dim, *mean_range)
+    spread = noisy - mean * identity
+    noise = jnp.square(stddev) * dim * (dim + 1)
+    kept = jnp.maximum(0.0, 1.0 - noise / jnp.sum(jnp.square(spread)))
+    values, vectors = jnp.linalg.eigh(mean * identity + kept * spread)
+    return (vectors * jnp.maximum(values, 0.1 * mean)) @ vectors.T

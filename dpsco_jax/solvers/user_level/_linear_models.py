@@ -144,7 +144,7 @@ def slope(model: LinearModel, objective: Objective) -> jax.Array:
 
 
 def bends(model: LinearModel, largest: float) -> Bends:
-    """What is known before anything is released: flatness is at most the number of outputs, 1 for a vector."""
+    """Known before anything is released; flatness is at most the number of outputs, 1 for a vector."""
     if model.outputs is None:
         return Bends(largest, 1.0, largest)
     found = jax.jacfwd(model.derivative)(jnp.zeros(model.outputs), jnp.zeros(()))

@@ -34,18 +34,8 @@ from dpsco_jax._argument_kinds import Count, Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import (
-    BOXED,
-    TWO_STEPS,
-)
-from dpsco_jax.oracles import (
-    ByStep,
-    Oracle,
-    gradients,
-    sampling,
-    smoothed,
-    user_gradients,
-)
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, TWO_STEPS
+from dpsco_jax.oracles import ByStep, Oracle, gradients, sampling, smoothed, user_gradients
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size, poisson
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
@@ -70,8 +60,7 @@ __all__ = [
 ]
 
 
-SAMPLING = ("poisson", "fixed", "full")
-Sampling = Annotated[str, one_of(*SAMPLING)]
+Sampling = Annotated[str, one_of("poisson", "fixed", "full")]
 Selection = Annotated[str, one_of("weighted", "bernoulli")]
 
 
@@ -113,11 +102,43 @@ class Mean(Protocol):
     """
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise."""
+        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+
+        Raises:
+            ValueError: if the data have not the number of users that the releases are for.
+        """
+
+
+class OfUsers:
+    """What means share whose sensitivity is in proportion to a length."""
+
+    @property
+    def _length(self) -> tuple[str, Any, Any]:
+        """The name of the length, its value, and the deviation of the noise on a coordinate."""
+        raise NotImplementedError
+
+    def loss(self: Any) -> privacy.PrivacyLoss:
+        """What releases cost, whenever a test fails; infinite for no length or no noise. May be traced."""
+        _, length, stddev = self._length
+        return _planning.bounded_loss(length, stddev, self.releases)
+
+    def certificate(self: Any) -> privacy.Certificate:
+        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive length."""
+        _planning.require_accounted_length(*self._length)
+        certificate: privacy.Certificate = self.releases.certificate()
+        return certificate
+
+    def block(self: Any) -> sampling.Block | None:
+        """Who takes part in a step."""
+        return sampling.block(self.releases.population_size, self.releases.batch_size)
+
+    def prepared(self: Any, objective: Objective, data: UserData, start: Any) -> Any:
+        """The data in the form that runs on parts of them take."""
+        return self._form(objective, start, None)[1](data)
 
 
 @pytree
-class Clipped:
+class Clipped(OfUsers):
     """Gradients clipped to a norm, summed over the users of a step, divided by a public number.
 
     Attributes:
@@ -136,14 +157,9 @@ class Clipped:
     clip_norm: Number
     smoothing_radius: Number | None
 
-    def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
-        return _planning.bounded_loss(self.clip_norm, self.noise_stddev(1), self.releases)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
-        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev(1))
-        return self.releases.certificate()
+    @property
+    def _length(self) -> tuple[str, Any, Any]:
+        return "clip_norm", self.clip_norm, self.noise_stddev(1)
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
@@ -163,16 +179,10 @@ class Clipped:
 
     def block(self) -> sampling.Block | None:
         """Who takes part in a step; ``None`` for Poisson samples, whose program is of their own size."""
-        if self.releases.sampling == "poisson":
-            return None
-        return sampling.block(self.releases.population_size, self.releases.batch_size)
+        return None if self.releases.sampling == "poisson" else super().block()
 
     def lowered(self) -> "Clipped":
-        """The mean with releases whose sizes are numbers, for several runs in one program.
-
-        Raises:
-            ValueError: if a number is out of its range: in a program it is traced, and not refused.
-        """
+        """The mean with sizes that are numbers, for several runs in a program; refuses what those do not."""
         _checks.require_positive("clip_norm", self.clip_norm)
         _checks.require_given(_checks.require_nonnegative, smoothing_radius=self.smoothing_radius)
         return dataclasses.replace(self, releases=self.releases.lowered())
@@ -184,16 +194,9 @@ class Clipped:
     def open(
         self, key: jax.Array, objective: Objective, data: UserData | StoredUsers | Part, start: Any
     ) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise.
-
-        Raises:
-            ValueError: if the data have not the number of users that the releases are for.
-        """
-        run, sampler, chunk = (
-            self.releases.lowered(),
-            _sampler(self.releases, data),
-            self.chunk_size,
-        )
+        """See ``Mean.open``."""
+        run, sampler = self.releases.lowered(), _sampler(self.releases, data)
+        chunk = self.chunk_size
         shapes = data.shapes if isinstance(data, StoredUsers | Part) else data
         single = jax.tree.leaves(shapes.items)[0].shape[1] == 1
         if single and self.smoothing_radius is None and isinstance(data, Part):
@@ -277,7 +280,7 @@ class ClippedItems(ClippedSums):
         return _costs.clipped_sum(drawn, single) + _costs.release(item.dim)
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise.
+        """See ``Mean.open``.
 
         Raises:
             ValueError: if the data have not the number of users, or of slots, that the releases are for,
@@ -307,7 +310,7 @@ class ClippedItems(ClippedSums):
 
 
 @pytree
-class OutlierRemoved:
+class OutlierRemoved(OfUsers):
     """The mean of users who are near most others, released while a noisy test says that most are.
 
     Attributes:
@@ -335,16 +338,9 @@ class OutlierRemoved:
         """How far users may be from a common centre: half of the score radius."""
         return self.score_radius / 2
 
-    def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost, whenever a test fails; infinite for no radius. Numbers may be traced."""
-        stddev = self.score_radius * self.releases.noise_stddev
-        return _planning.bounded_loss(self.score_radius, stddev, self.releases)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases; ``ValueError`` for no positive radius."""
-        stddev = self.score_radius * self.releases.noise_stddev
-        _planning.require_accounted_length("score_radius", self.score_radius, stddev)
-        return self.releases.certificate()
+    @property
+    def _length(self) -> tuple[str, Any, Any]:
+        return "score_radius", self.score_radius, self.score_radius * self.releases.noise_stddev
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each of ``dim`` coordinates of the mean."""
@@ -356,16 +352,8 @@ class OutlierRemoved:
         sample = _costs.fixed_sample(drawn, self.releases.population_size)
         return sample + _costs.rows(drawn, item) + _costs.near_most(drawn, item.dim)
 
-    def block(self) -> sampling.Block:
-        """Who takes part in a step."""
-        return sampling.block(self.releases.population_size, self.releases.batch_size)
-
     def lowered(self) -> "OutlierRemoved":
-        """The mean with releases whose sizes are numbers, for several runs in one program.
-
-        Raises:
-            ValueError: if a number is out of its range: in a program it is traced, and not refused.
-        """
+        """The mean with sizes that are numbers, for several runs in a program; refuses what those do not."""
         _checks.require_positive("clip_norm", self.clip_norm)
         _checks.require_given(_checks.require_nonnegative, smoothing_radius=self.smoothing_radius)
         _checks.require_positive("radius", self.score_radius)
@@ -376,18 +364,10 @@ class OutlierRemoved:
         _checks.require_nonnegative("noise_stddev", self.releases.noise_stddev)
         return dataclasses.replace(self, releases=self.releases.lowered())
 
-    def prepared(self, objective: Objective, data: UserData, start: Any) -> Any:
-        """The data in the form that runs on parts of them take."""
-        return self._form(objective, start, None)[1](data)
-
     def open(
         self, key: jax.Array, objective: Objective, data: UserData | Part, start: Any
     ) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise.
-
-        Raises:
-            ValueError: if the data have not the number of users that the releases are for.
-        """
+        """See ``Mean.open``."""
         oracle, prepare = self._form(objective, start, _sampler(self.releases, data))
         # Around the origin all clipped gradients are in reach, wherever the last release was.
         release = transforms.outlier_removed_mean(
@@ -404,7 +384,7 @@ class OutlierRemoved:
 
 
 @pytree
-class Winsorized:
+class Winsorized(OfUsers):
     """The mean of gradients whose coordinates, rotated, are clipped to intervals that are found privately.
 
     Attributes:
@@ -435,16 +415,8 @@ class Winsorized:
         mean = _costs.winsorized(users, item.dim, self.releases.padded, boxed)
         return _costs.rows(users, item) + mean
 
-    def block(self) -> sampling.Block:
-        """Who takes part in a step: everybody."""
-        return sampling.block(self.releases.num_users, self.releases.num_users)
-
     def lowered(self) -> "Winsorized":
-        """The mean with releases whose sizes are numbers, for several runs in one program.
-
-        Raises:
-            ValueError: if a number is out of its range: in a program it is traced, and not refused.
-        """
+        """The mean with sizes that are numbers, for several runs in a program; refuses what those do not."""
         of = self.releases
         _checks.require_positive("noise_multiplier", of.noise_multiplier)
         _checks.require_positive("bound", of.bound)
@@ -457,18 +429,10 @@ class Winsorized:
             _checks.require_positive("ball_radius", of.ball_radius)
         return dataclasses.replace(self, releases=of.lowered())
 
-    def prepared(self, objective: Objective, data: UserData, start: Any) -> Any:
-        """The data in the form that runs on parts of them take."""
-        return self._form(objective, start, None)[1](data)
-
     def open(
         self, key: jax.Array, objective: Objective, data: UserData | Part, start: Any
     ) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise.
-
-        Raises:
-            ValueError: if the data have not the number of users that the releases are for.
-        """
+        """See ``Mean.open``."""
         oracle, prepare = self._form(objective, start, _sampler(self.releases, data))
         release = transforms.winsorized_mean(self.releases, key)
         return Opened(oracle, _rows(data, prepare), release)

@@ -455,8 +455,8 @@ def _of_drawn_items(p: Setting) -> dict[str, Any]:
 
 
 # Each is here because it has the best prediction, or the best bound that says anything, on some kind of
-# problem where the others are more than 1.3 times worse (experiments/studies/auto_choice.md). A plain tuple: a
-# further candidate is one more record.
+# problem where the others are more than 1.3 times worse (experiments/studies/auto_choice.md). A plain
+# tuple: a further candidate is one more record.
 CANDIDATES: tuple[Candidate, ...] = (
     Candidate("sgd", sgd, _of_full_batches, predict.sgd),
     Candidate("sgd, a tenth of the users", sgd, _of_a_tenth, predict.sgd),

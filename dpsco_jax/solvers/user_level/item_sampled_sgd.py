@@ -55,15 +55,9 @@ from dpsco_jax.privacy.sampling import PoissonItems
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import (
-    _averaged_steps,
-    _costs,
-    _plan_base,
-    _planning,
-    methods,
-)
+from dpsco_jax.solvers import _averaged_steps, _costs, _plan_base, _planning, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.means import Opened
+from dpsco_jax.solvers.means import OfUsers, Opened
 from dpsco_jax.solvers.work import Work
 
 __all__ = ["ItemReleases", "SampledItems", "plan", "solve"]
@@ -132,7 +126,7 @@ class ItemReleases:
 
 
 @pytree
-class SampledItems:
+class SampledItems(OfUsers):
     """Gradients of sampled items clipped one by one, summed, divided by a public number.
 
     Attributes:
@@ -148,14 +142,9 @@ class SampledItems:
     items_per_record = 1
     """What is drawn is an item, and no user."""
 
-    def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
-        return _planning.bounded_loss(self.clip_norm, self.noise_stddev(1), self.releases)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
-        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev(1))
-        return self.releases.certificate()
+    @property
+    def _length(self) -> tuple[str, Any, Any]:
+        return "clip_norm", self.clip_norm, self.noise_stddev(1)
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``.
@@ -175,11 +164,7 @@ class SampledItems:
         return _costs.poisson_sample(slots, drawn) + summed + _costs.release(item.dim)
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
-        """Oracle, data and release of a run from ``start``; the key is that of the noise.
-
-        Raises:
-            ValueError: if the data have not the number of users, or of slots, that the releases are for.
-        """
+        """See ``Mean.open``; ``ValueError`` also unless users have as many slots as the releases are for."""
         _planning.require_accounted(self.releases.num_users, data)
         scheme, relation, _ = self.releases.steps
         _require_slots(self.releases.items_per_user, data)

@@ -34,15 +34,7 @@ def require_run(
 ) -> None:
     """``ValueError``, by the name of the argument, unless a ``solve`` can start with these.
 
-    Args:
-        made: the class of plans that the solver's ``plan`` makes.
-        key: must be a single typed key.
-        plan: must be of that class.
-        objective: must be an ``Objective``, with the constants of that of the plan.
-        data: must be ``UserData`` of the planned number of users.
-        params: must be real numbers, as many as planned.
-        trace: must be a function if it is given.
-        stored: whether the data may be ``StoredUsers``.
+    The key must be a single typed one, a trace that is given a function; all else as in ``require_problem``.
     """
     _checks.require_key(key)
     require_problem(made, plan, objective, data, params, stored)
@@ -74,9 +66,9 @@ def require_problem(
         _checks.require_instance("data", data, UserData)
     _require_data(data)
     if hasattr(plan, "num_units"):
-        _planning.require_units("data", plan.num_units, data)
+        _require_rows("plan.num_units", plan.num_units, "rows, users times elements", data)
     elif hasattr(plan, "num_users"):
-        _planning.require_users("data", plan.num_users, data)
+        _require_rows("plan.num_users", plan.num_users, "users", data)
     _checks.require_real_leaves("params", params)
     if objective.linear_model is not None and jax.tree.leaves(params):
         one = jax.tree_util.treedef_is_leaf(jax.tree.structure(params))
@@ -89,13 +81,8 @@ def require_problem(
 def require_asked(made: type, key: Any, plan: Any, gradient: Any, start: Any, stop: Any) -> None:
     """``require_run`` for solvers that ask a gradient oracle in place of an objective and data.
 
-    Args:
-        made: the class of plans that the solver's ``plan`` makes.
-        key: must be a single typed key.
-        plan: must be of that class.
-        gradient: must be a function.
-        start: must be an array of real numbers ``[plan.dim]``.
-        stop: must be a function if it is given.
+    The gradient must be a function, as ``stop`` if it is given, the start an array of real numbers
+    ``[plan.dim]``.
     """
     _checks.require_key(key)
     require_plan(made, plan)
@@ -134,6 +121,13 @@ def require_like(name: str, point: Any, params: Any) -> None:
     _checks.require_real_leaves(name, point)
     wanted, found = (jax.tree.map(np.shape, tree) for tree in (params, point))
     _checks.require(found == wanted, name, found, f"of the shape of params, {wanted}")
+
+
+def _require_rows(name: str, planned: int, what: str, data: Any) -> None:
+    """``ValueError`` unless the data have the planned number of rows; sizes are static."""
+    found = jax.tree.leaves(data.items)[0].shape[0]
+    if found != planned:
+        raise ValueError(f"data must have {name} = {planned} {what}, got {found}")
 
 
 def _require_data(data: Any) -> None:

@@ -10,7 +10,7 @@ apart.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -184,42 +184,32 @@ class _Decorator(Protocol):
     def __call__(self, plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]: ...
 
 
-@overload
-def remembers(plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]: ...
+def remembers(*, least_users: int | None = None, pure: bool = False) -> _Decorator:
+    """Of a ``plan`` every result holds the constants of the objective that it was made for.
 
-
-@overload
-def remembers(*, least_users: int, pure: bool = False) -> _Decorator: ...
-
-
-def remembers(plan: Any = None, *, least_users: int | None = None, pure: bool = False) -> Any:
-    """The ``plan`` of which every result holds the constants of the objective that it was made for.
-
-    Arguments are of the kinds that the annotations say (``_argument_kinds``), or are refused.
-
-    Args:
-        plan: takes a ``problem`` and, if ``least_users`` is given, a ``budget``.
-        least_users: the fewest for which the solver is made, if ``_planning.require_request`` is to look at
-            problem and budget.
-        pure: whether δ = 0 will do.
+    Arguments are of the kinds that the annotations say (``_argument_kinds``), or are refused. With
+    ``least_users``, the fewest for which the solver is made, ``_planning.require_request`` looks at problem
+    and budget; ``pure`` says whether δ = 0 will do.
     """
-    if plan is None:
-        return functools.partial(remembers, least_users=least_users, pure=pure)
-    bound = _argument_kinds.binder(plan)
 
-    @functools.wraps(plan)
-    def planned(*given: Any, **named: Any) -> Any:
-        call = bound(given, named)
-        if least_users is not None:
-            asked = call.arguments["problem"], call.arguments["budget"]
-            _planning.require_request(*asked, least_users=least_users, pure=pure)
-        made = plan(*call.args, **call.kwargs)
-        _require_affordable(made)
-        problem = call.arguments["problem"]
-        made_for = Made(_constants(problem.objective), _item(problem))
-        return dataclasses.replace(made, made_for=made_for)
+    def decorated(plan: Any) -> Any:
+        bound = _argument_kinds.binder(plan)
 
-    return planned
+        @functools.wraps(plan)
+        def planned(*given: Any, **named: Any) -> Any:
+            call = bound(given, named)
+            if least_users is not None:
+                asked = call.arguments["problem"], call.arguments["budget"]
+                _planning.require_request(*asked, least_users=least_users, pure=pure)
+            made = plan(*call.args, **call.kwargs)
+            _require_affordable(made)
+            problem = call.arguments["problem"]
+            made_for = Made(_constants(problem.objective), _item(problem))
+            return dataclasses.replace(made, made_for=made_for)
+
+        return planned
+
+    return decorated
 
 
 def _require_affordable(plan: Any) -> None:

@@ -13,46 +13,18 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import one_of
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._infeasible import Infeasible
-from dpsco_jax._numerics import array_namespace, float32_above
+from dpsco_jax._numerics import array_namespace
+from dpsco_jax._numerics import float32_above as float32_above
 from dpsco_jax._redact import Words
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy import Budget
-from dpsco_jax.privacy.releases import (
-    ACCOUNTANTS,
-    KEPT_SECRET,
-    Releases,
-    Scheme,
-    fixed_size,
-    poisson,
-)
+from dpsco_jax.privacy.releases import ACCOUNTANTS, Releases, Scheme
+from dpsco_jax.privacy.releases import KEPT_SECRET as KEPT_SECRET
+from dpsco_jax.privacy.releases import fixed_size as fixed_size
 from dpsco_jax.privacy.sampling import FullBatch, Poisson, WithoutReplacement
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.problems.users import UserData, num_users
-
-__all__ = [
-    "ACCOUNTANTS",
-    "KEPT_SECRET",
-    "MOST_SLOTS",
-    "REPLACE_ONE",
-    "Accountant",
-    "accounted",
-    "after_steps",
-    "bounded_loss",
-    "fixed_size",
-    "float32_above",
-    "near",
-    "poisson",
-    "require_accounted",
-    "require_accounted_length",
-    "require_everybody",
-    "require_replacement",
-    "require_request",
-    "require_units",
-    "require_users",
-    "sampler",
-    "says_enough_users",
-]
 
 MOST_SLOTS = 2**31 - 1
 Accountant = Annotated[str, one_of(*ACCOUNTANTS)]
@@ -89,22 +61,6 @@ def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.Us
 def near(distance: Any) -> str:
     """The assumption that a bound on the distance of the start is true."""
     return f"a minimizer lies within {float(distance):.4g} of the start"
-
-
-def require_users(name: str, planned: int, data: Any) -> None:
-    """``ValueError`` unless the data have the planned number of users; sizes are static."""
-    found = jax.tree.leaves(data.items)[0].shape[0]
-    if found != planned:
-        raise ValueError(f"{name} must have plan.num_users = {planned} users, got {found}")
-
-
-def require_units(name: str, planned: int, data: Any) -> None:
-    """``ValueError`` unless the rows are the planned units, users times elements; sizes are static."""
-    found = jax.tree.leaves(data.items)[0].shape[0]
-    if found != planned:
-        raise ValueError(
-            f"{name} must have plan.num_units = {planned} rows, users times elements, got {found}"
-        )
 
 
 def require_accounted(planned: int, data: UserData | StoredUsers) -> None:

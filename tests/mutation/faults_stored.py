@@ -3,11 +3,7 @@
 from tests.mutation import Fault
 
 _STREAMED, _STORED, _CHUNKS = "oracles/streamed.py", "problems/stored.py", "oracles/chunks.py"
-_FILES, _LOOP, _KEPT = (
-    "problems/_row_files.py",
-    "solvers/_stored_loop.py",
-    "solvers/_checkpoints.py",
-)
+_FILES, _LOOP = "problems/_row_files.py", "solvers/_stored_loop.py"
 _SUMS = ("tests/oracles/test_streamed.py",)
 _ROWS = ("tests/problems/test_stored.py",)
 _RUNS = ("tests/solvers/test_out_of_core.py",)
@@ -25,9 +21,9 @@ FAULTS = (
     Fault("stored: shifts have the key of the sample", _STREAMED, "other_key = self.oracle.keys(key)[1]", "other_key = self.oracle.keys(key)[0]", _SUMS),
     Fault("stored: all steps have the sample of the first", _LOOP, "keys = (of_step(key, t) for t in range(first, num_steps))", "keys = (of_step(key, 0 * t) for t in range(first, num_steps))", _RUNS),
     Fault("stored: a changed file is not noticed", _FILES, "    if found != state:", "    if found[1] != state[1]:", _RUNS),
-    Fault("stored: a checkpoint of another run is taken", _KEPT, "if form != _FORM or found.tobytes() != hashlib.sha256(known_by).digest():", "if form != _FORM:", _RUNS),
+    Fault("stored: a checkpoint of another run is taken", _LOOP, "if form != _FORM or found.tobytes() != hashlib.sha256(known_by).digest():", "if form != _FORM:", _RUNS),
     Fault("stored: a run goes on one step too late", _LOOP, "known_by, t + 1, carry)", "known_by, t + 2, carry)", _RUNS),
-    Fault("stored: an edited checkpoint is taken", _KEPT, "if not hmac.compare_digest(seal.tobytes(), _seal(known_by, step, arrays)):", "if False:", _RUNS),
+    Fault("stored: an edited checkpoint is taken", _LOOP, "if not hmac.compare_digest(seal.tobytes(), _seal(known_by, step, arrays)):", "if False:", _RUNS),
     Fault("stored: arrays are told apart by their sizes only", _FILES, "return (*sizes, digest.hexdigest())", "return sizes", _ROWS),
     Fault("stored: parts of one map are not told apart", _FILES, "self._place = (start, array.strides)", "self._place = ()", _ROWS),
     Fault("stored: a copy has the descriptor of the first", _FILES, "def __reduce__(self)", "def _unused(self)", _ROWS),

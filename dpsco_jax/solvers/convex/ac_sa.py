@@ -112,7 +112,7 @@ class Plan(MadeFor):
         return plans.describe("AC-SA (not private)", self, [("assumes", near)])
 
 
-@_plan_base.remembers
+@_plan_base.remembers()
 def plan(
     problem: Problem,
     *,

@@ -14,10 +14,6 @@ from dpsco_jax import _checks
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _planning
 
-DECAY = {"uniform": 0.0, "polynomial": 3.0, "last": None}
-"""By the name of an averaging how fast the weight of iterate t grows: as t to this power; ``None`` for no
-average."""
-
 
 def step_and_bound(
     problem: Problem,
@@ -40,7 +36,7 @@ def step_and_bound(
         clip_norm: C.
         noise_stddev: on each coordinate of the mean.
         step_size: to be kept; ``None`` for the one that the bound is of.
-        averaging: a word of ``DECAY``; the bound is of ``"uniform"``.
+        averaging: a word of ``methods.AVERAGING``; the bound is of ``"uniform"``.
 
     Raises:
         ValueError: ``step_size`` is not positive, or left out where R is not finite.

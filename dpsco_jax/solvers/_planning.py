@@ -37,13 +37,8 @@ REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 def sampler(scheme: Scheme, num_users: int) -> Callable[[jax.Array], sampling.UserSample] | None:
     """Draws the users of a step as the accounting assumes; ``None`` for everybody.
 
-    Args:
-        scheme: of the releases.
-        num_users: how many users the data have.
-
-    Raises:
-        ValueError: if the scheme is made for another number of users, or draws something else than users
-            of one record.
+    ``ValueError`` if the scheme is for another number of users, or draws something else than users of one
+    record.
     """
     match scheme:
         case Poisson(probability):
@@ -92,12 +87,9 @@ def require_request(
 ) -> tuple[Problem, Budget]:
     """Both as they are; ``ValueError``, by the name of the argument, unless a ``plan`` can start with them.
 
-    Args:
-        problem: must be a ``Problem`` of fewer than 2^31 item slots: in 32 bits one step counts the items of
-            its users, and finds them. Steps are counted together in 64.
-        budget: must be a ``Budget``, with a δ below one over the number of users unless it insists.
-        least_users: the fewest users for which the solver is made.
-        pure: whether δ = 0 will do.
+    A problem has fewer than 2^31 item slots: in 32 bits one step counts the items of its users, and finds
+    them; steps are counted together in 64. A budget has a δ below one over the number of users unless it
+    insists; δ = 0 will do if ``pure``.
     """
     _checks.require_instance("problem", problem, Problem)
     _checks.require_instance("budget", budget, Budget)
@@ -156,13 +148,7 @@ def require_params(name: str, planned: int, params: Any) -> None:
 
 
 def bounded_loss(bound: Any, stddev: Any, releases: Releases) -> privacy.PrivacyLoss:
-    """The loss of releases whose sensitivity is in proportion to a length; infinite unless ``accounted``.
-
-    Args:
-        bound: a clip norm or radius, or several, of all of which it must hold; may be traced.
-        stddev: of the noise on one coordinate; may be traced.
-        releases: of the run.
-    """
+    """The loss of releases whose sensitivity is in proportion to a length; infinite unless ``accounted``."""
     return privacy.unbounded_unless(accounted(bound, stddev), releases.loss())
 
 

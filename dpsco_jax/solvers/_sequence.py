@@ -47,17 +47,10 @@ from dpsco_jax.solvers.work import Work
 def block_sizes(
     num_users: int, weights: float | Sequence[float], count: int | None = None, least: int = 1
 ) -> tuple[int, ...]:
-    """Sizes of disjoint blocks that together hold all users.
+    """Sizes of disjoint blocks that together hold all users, in proportion to positive weights, rounded down.
 
-    Args:
-        num_users: how many users there are.
-        weights: of the blocks, positive; or one number r, for the weights 1, r, r², ...: 2 for blocks that
-            double, ½ for blocks that halve.
-        count: number of blocks if ``weights`` is one number.
-        least: users of the smallest block, at least 1.
-
-    Returns:
-        Sizes proportional to the weights, rounded down; the users left over join the largest block.
+    One number r and a ``count`` stand for the weights 1, r, r², ...: 2 for blocks that double, ½ for blocks
+    that halve. The users left over join the largest block.
 
     Raises:
         ValueError: if a weight is not positive.
@@ -114,16 +107,7 @@ class OnBlocks(OfParts):
 
 
 def slice_users(data: UserData, start: int, size: int) -> UserData:
-    """The users at positions start, ..., start + size - 1.
-
-    Args:
-        data: users × items.
-        start: static, at least 0.
-        size: static, at least 1.
-
-    Raises:
-        ValueError: if there are no such users.
-    """
+    """The users at positions start, ..., start + size - 1, static; ``ValueError`` if there are none such."""
     users = num_users(data)
     start = require_integer("start", start, 0)
     size = require_integer("num_users", size, 1)
@@ -171,18 +155,11 @@ def nearer(
     farthest: float,
     convexity: float,
 ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-    """Plans of parts, and the distances from a minimizer for which they were made.
+    """Plans of parts, and the distances from a minimizer for which ``part_of(users, distance)`` made them.
 
     Where the risk is μ-strongly convex, (μ/2)·‖w - w*‖² is at most its excess, in expectation: the bound of a
     part says how far the next one starts, as a root mean square. A part may end farther away than it has
-    started, but never beyond what is known of all points.
-
-    Args:
-        part_of: the plan for a number of users and a distance; has ``excess_bound``.
-        sizes: users of the parts.
-        first: distance of the first start.
-        farthest: distance of any point of the domain.
-        convexity: μ.
+    started, but never beyond ``farthest``, what is known of all points.
     """
     parts: list[Any] = []
     distances = [first]

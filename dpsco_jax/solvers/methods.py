@@ -231,9 +231,15 @@ class AcSa:
     def on(self, domain: Domain, num_steps: Any) -> Chain:
         """The chain; ``ValueError`` if a number is out of its range."""
         del num_steps
-        return _ac_sa(self, domain, self.stage_length)
+        _checks.require_instance("domain", domain, Domain)
+        steps: optax.GradientTransformation = transforms.ac_sa(
+            self.smoothness, self.strong_convexity, domain
+        )
+        if self.stage_length is not None:
+            steps = transforms.restart_every(steps, self.stage_length, transforms.ac_sa_eval_params)
+        return Chain(steps, transforms.ac_sa_eval_params)
 
-    def lowered(self) -> Any:
+    def lowered(self) -> "AcSa":
         """The same with a stage length that is a number, for several runs in one program."""
         if self.stage_length is None:
             return self
@@ -241,26 +247,10 @@ class AcSa:
 
 
 @pytree
-class _RestartedAcSa:
+class _RestartedAcSa(AcSa):
     """``AcSa`` whose stage length is a number."""
 
-    smoothness: Number
-    strong_convexity: Number
-    stage_length: Number
-
-    def on(self, domain: Domain, num_steps: Any) -> Chain:
-        del num_steps
-        return _ac_sa(self, domain, self.stage_length)
-
-
-def _ac_sa(method: AcSa | _RestartedAcSa, domain: Domain, stage_length: Any) -> Chain:
-    _checks.require_instance("domain", domain, Domain)
-    steps: optax.GradientTransformation = transforms.ac_sa(
-        method.smoothness, method.strong_convexity, domain
-    )
-    if stage_length is not None:
-        steps = transforms.restart_every(steps, stage_length, transforms.ac_sa_eval_params)
-    return Chain(steps, transforms.ac_sa_eval_params)
+    stage_length: Number = None
 
 
 @pytree

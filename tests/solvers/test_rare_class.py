@@ -243,7 +243,8 @@ def test_noise_does_not_make_a_class_rarer_than_it_could_show():
         none = jnp.zeros((), jnp.int32)
         given = (plan, LOGISTIC, bends, found[0], none, 1, stddev)
         informed = (
-            _first_intercept.informed(*given, jnp.asarray(constant))[0] for constant in (True, False)
+            _first_intercept.informed(*given, jnp.asarray(constant))[0]
+            for constant in (True, False)
         )
         return found, *informed
 

@@ -238,18 +238,9 @@ def chosen(
     num_phases: int | None,
     regularization: float | None,
 ) -> tuple[list[Size], float]:
-    """The phases with the least bound, and that bound for the model of the noise.
+    """The phases with the least bound, and that bound for the model of the noise; one if it allows none.
 
-    Args:
-        setting: the public numbers.
-        noise: the model.
-        ratio: q > 0.
-        decay: p > 0.
-        num_phases: as many phases, if given.
-        regularization: λ of the first phase, if given.
-
-    Returns:
-        At least one phase; a single one of all users if the model allows none.
+    Numbers of phases and λ of the first are those given, or chosen; ratio and decay are q and p.
     """
     num_users, items = setting.problem.num_users, setting.problem.items_per_user
     most = max(1, math.ceil(math.log2(num_users * items) / decay))

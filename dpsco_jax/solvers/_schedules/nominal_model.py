@@ -165,13 +165,9 @@ def _largest_slope(derivative: Callable[..., Any], low: float, high: float) -> f
 
 
 def spectrum(dim: int, total: float, common: float, power: float) -> tuple[np.ndarray, np.ndarray]:
-    """Mean squares of directions, and how many have each.
+    """Mean squares of directions, which sum to ``total``, and how many have each.
 
-    Args:
-        dim: number of directions.
-        total: what all of them sum to.
-        common: share of the first; 0 if it is like the others.
-        power: the others fall like j^(-power).
+    The first has the share ``common`` of it, unless that is 0; the others fall like j^(-power).
     """
     first = 1 if common > 0 and dim > 1 else 0
     ranks = np.arange(1, dim - first + 1, dtype=float)

@@ -78,11 +78,8 @@ class Setting(NamedTuple):
 def risk(p: Setting, response: Response, variance: Any, longest: float = math.inf) -> float:
     """Excess risk of what a method with this response reports.
 
-    Args:
-        p: the setting.
-        response: of the method, in each group of directions of the nominal problem.
-        variance: of a released gradient in one direction: a number, or one for each group.
-        longest: what one step moves at most, and an error is in a direction in which steps diverge.
+    ``variance`` is that of a released gradient in one direction, a number or one for each group; ``longest``
+    is what one step moves at most, and an error is in a direction in which steps diverge.
     """
     model = p.nominal
     grown = np.minimum(response.kept**2 * model.starts, np.maximum(longest**2, model.starts))

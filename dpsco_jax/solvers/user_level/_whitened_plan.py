@@ -320,7 +320,7 @@ def _shows(problem: Problem, columns: int, whole: float, matrix: bool | None) ->
 
 def _multipliers(
     whole: float, counts: dict[str, int], *, intercept: bool, matrix: bool, covariance: bool
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """The multiplier of each kind of release, ``None`` where it is not made; "noise" has what is left."""
     left_out = [] if intercept else ["start", "means"]
     left_out += [] if matrix else ["matrix", "check"]
@@ -361,8 +361,6 @@ def require_sizes(plan: Any, model: LinearModel) -> None:
             given = getattr(plan, name) is not None
             _checks.require(given, f"plan.{name}", None, "a number where there is an intercept")
     _checks.require_integer("plan.start_steps", plan.start_steps, int(plan.intercept is not None))
-    for name in ("radius_steps", "warm_steps", "num_steps", "chunk_size"):
-        _checks.require_count(f"plan.{name}", getattr(plan, name))
     covariance = plan.covariance_multiplier
     possible = covariance is None or model.outputs is None
     name = "plan.covariance_multiplier"

@@ -36,7 +36,7 @@ Example:
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import jax
@@ -279,25 +279,38 @@ def _passes(
     lie.
     """
     slots = jax.tree.leaves(data.items)[0].shape[1]
+    slope = _convolutions.kept_apart(jax.grad(objective.loss), objective.loss)
+    gradient = _record_keys.over_users(slope)
+    project = jax.vmap(objective.domain.project)
 
-    def at(step: jax.Array) -> tuple[Any, Any]:
-        item, user = jnp.divmod(step, group_users)
+    def step(t: jax.Array, carry: tuple[Any, Any, Any, Any]) -> tuple[Any, Any, Any, Any]:
+        points, average, count, counted = carry
+        item, user = jnp.divmod(t, group_users)
         users = first + jnp.arange(num_groups, dtype=jnp.int32) * group_users + user
-        return jax.tree.map(
+        items, present = jax.tree.map(
             lambda x: x.at[users, item].get(mode="promise_in_bounds"), (data.items, data.mask)
         )
-
-    begin, move = _steps(objective, num_groups, start, step_size)
-
-    def step(t: jax.Array, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        carry, counted = carry
-        items, present = at(t)
         here = 0 if present is None else jnp.sum(present, dtype=jnp.int32)
-        return move(carry, items, present), counted + here
 
-    steps = group_users * slots
+        def move(point: jax.Array, slope: jax.Array, ridge: jax.Array) -> jax.Array:
+            if present is not None:
+                there = present.reshape(-1, *[1] * (slope.ndim - 1))
+                slope = jnp.where(there, slope, jnp.zeros_like(slope))
+            return (point - step_size * (slope + ridge)).astype(point.dtype)
+
+        average = jax.tree.map(lambda a, x: a + (x - a) / (count + 1), average, points)
+        slopes = gradient(points, items)
+        moved = jax.tree.map(move, points, slopes, objective.regularizer_gradient(points))
+        return project(moved), average, count + 1, counted + here
+
+    points = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (num_groups, *jnp.shape(x))), jax.tree.map(jnp.asarray, start)
+    )
+    # Averages of many points, in float32 or wider.
+    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), points)
+    steps, begin = group_users * slots, (points, wide, jnp.zeros([], jnp.float32))
     nobody = jnp.zeros([], jnp.int32)
-    (_, averages, _), present = jax.lax.fori_loop(0, steps, step, (begin, nobody))
+    _, averages, _, present = jax.lax.fori_loop(0, steps, step, (*begin, nobody))
     return averages, num_groups * steps if data.mask is None else present
 
 
@@ -313,7 +326,16 @@ def _end_of_phase(
     """Where the averages of the groups move the point; the point itself if the test fails."""
     # Relative to the phase's start, which is public: small numbers, and an anchor at the origin.
     moves = jax.tree.map(jnp.subtract, averages, point)
-    release = _release(key, plan, phase)
+    if phase.clipped:
+        releases = clipped_releases(plan.noise_multiplier, plan.delta)
+        clipped = transforms.clipped_mean(phase.clip_norm, plan.num_groups, releases.relation)
+        release = optax.with_extra_args_support(
+            transforms.privatize(clipped, key, releases.noise_multiplier, releases.scheme)
+        )
+    else:
+        release = transforms.outlier_removed_mean(
+            plan.releases, 2 * phase.radius, key, anchor=None, reach=phase.reach
+        )
     update, state = release.update(moves, release.init(point), point)
     stopped = transforms.halted(state)
     moved = objective.domain.project(optax.apply_updates(point, update))
@@ -321,45 +343,3 @@ def _end_of_phase(
     done = finished(point, state, 0, _counts.count(counted), None)
     status = jnp.where(stopped, int(Status.HALTED), done.status).astype(jnp.int32)
     return done._replace(status=status)
-
-
-def _steps(
-    objective: Objective, num_groups: int, start: Any, step_size: Any
-) -> tuple[tuple[Any, Any, jax.Array], Callable[..., Any]]:
-    """Points, averages and their number at the start, and a step by one item of every group."""
-    slope = _convolutions.kept_apart(jax.grad(objective.loss), objective.loss)
-    gradient = _record_keys.over_users(slope)
-    project = jax.vmap(objective.domain.project)
-
-    def step(carry: tuple[Any, Any, jax.Array], items: Any, present: Any) -> tuple[Any, Any, Any]:
-        points, average, count = carry
-
-        def move(point: jax.Array, slope: jax.Array, ridge: jax.Array) -> jax.Array:
-            if present is not None:
-                there = present.reshape(-1, *[1] * (slope.ndim - 1))
-                slope = jnp.where(there, slope, jnp.zeros_like(slope))
-            return (point - step_size * (slope + ridge)).astype(point.dtype)
-
-        average = jax.tree.map(lambda a, x: a + (x - a) / (count + 1), average, points)
-        slopes = gradient(points, items)
-        moved = jax.tree.map(move, points, slopes, objective.regularizer_gradient(points))
-        return project(moved), average, count + 1
-
-    points = jax.tree.map(
-        lambda x: jnp.broadcast_to(x, (num_groups, *jnp.shape(x))), jax.tree.map(jnp.asarray, start)
-    )
-    # Averages of many points, in float32 or wider.
-    wide = jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), points)
-    return (points, wide, jnp.zeros([], jnp.float32)), step
-
-
-def _release(key: jax.Array, plan: Plan, phase: _Phase) -> optax.GradientTransformationExtraArgs:
-    if phase.clipped:
-        releases = clipped_releases(plan.noise_multiplier, plan.delta)
-        clipped = transforms.clipped_mean(phase.clip_norm, plan.num_groups, releases.relation)
-        return optax.with_extra_args_support(
-            transforms.privatize(clipped, key, releases.noise_multiplier, releases.scheme)
-        )
-    return transforms.outlier_removed_mean(
-        plan.releases, 2 * phase.radius, key, anchor=None, reach=phase.reach
-    )

@@ -200,13 +200,6 @@ def require_shape(name: str, value: Any) -> None:
         require_integer(name, length, 0)
 
 
-def require_inside_or_auto(name: str, value: Any) -> None:
-    """Raise ``ValueError`` unless the value is a number in (0, 1), or the word ``"auto"``."""
-    if not (isinstance(value, str) and value == "auto"):
-        require(not isinstance(value, str), name, value, "in (0, 1) or 'auto'")
-        require_inside(name, value)
-
-
 def require_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     """The value; ``ValueError`` unless it is one of the words."""
     known = isinstance(value, str) and value in choices

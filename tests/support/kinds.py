@@ -114,7 +114,6 @@ def annotated(kind: _argument_kinds.Kind) -> Argument:
 
 _OF_CHECKS = {
     _checks.require_multiplier: NONNEGATIVE_OR_INF,
-    _checks.require_inside_or_auto: CHOICE_OR_SHARE,
     _checks.require_flag: FLAG,
     _checks.require_callable: FUNCTION,
     _checks.require_relation: RELATION,

@@ -34,7 +34,7 @@ import dataclasses
 import math
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import (
@@ -64,7 +64,6 @@ def plan(
     constants: Constants = "tight",
     smoothing: multipass_sgd.Smoothing | None = None,
     smoothing_radius: Positive | None = None,
-    test_share: InsideOrAuto = "auto",
     selection: means.Selection = "weighted",
     failure: Inside | None = None,
     chunk_size: Count = 64,
@@ -87,7 +86,6 @@ def plan(
             blocks have ⌊n/2^(k+1-i)⌋ users each and a few users are left over.
         smoothing: ``"none"``, ``"per_item"`` or ``"per_round"`` (one shift for all users and items).
         smoothing_radius: r > 0 of each block, if smoothing; by its bound if left out.
-        test_share: of ε for the test, in (0, 1), or ``"auto"``.
         selection: ``"weighted"``, or ``"bernoulli"`` for the paper's random subset, with more noise.
         failure: probability, for each block, that honest users are filtered or halt the run; 1/(n'm) for a
             block of n' users if left out.
@@ -116,7 +114,6 @@ def plan(
             constants=constants,
             smoothing=smoothing,
             smoothing_radius=smoothing_radius,
-            test_share=test_share,
             selection=selection,
             failure=failure,
             chunk_size=chunk_size,

@@ -11,7 +11,7 @@ not: the bound of ``finite_class`` for p^d candidates plus G·Δ, Δ = (upper -
 lower)·√d/(2p) the distance from the nearest point at most (a projection brings points of the domain no
 farther apart). p balances the two if left out.
 
-Cost: exponential in d: p^d candidates, at most ``most_candidates``.
+Cost: exponential in d: p^d candidates, at most a million.
 
 Example:
     >>> import jax
@@ -49,6 +49,8 @@ from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.solution import Solution
 from dpsco_jax.solvers.user_level import finite_class
 from dpsco_jax.solvers.work import Work
+
+_MOST_CANDIDATES = 10**6
 
 
 @pytree
@@ -122,7 +124,6 @@ def plan(
     upper: Finite,
     points_per_axis: Count | None = None,
     failure: Inside = 0.05,
-    most_candidates: Count = 10**6,
 ) -> Plan:
     """Checks all arguments and sets grid and noise. All of them are public.
 
@@ -135,15 +136,14 @@ def plan(
         upper: largest value of each coordinate in the box.
         points_per_axis: p; by the bound if left out.
         failure: α in (0, 1).
-        most_candidates: the largest p^d.
 
     Raises:
-        ValueError: an argument is out of range, or the grid has more than ``most_candidates`` points.
+        ValueError: an argument is out of range, or the grid has more than a million points.
     """
     dim = problem.dim
     _checks.require_real("the difference of upper and lower", upper - lower, 0)
     # With more candidates the draws could not be counted.
-    most = min(most_candidates, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
+    most = min(_MOST_CANDIDATES, int(failure / 5 / private_selection.LEAST_STOPPING_PROBABILITY))
     largest = math.floor(most ** (1 / dim) * (1 + 1e-12))
 
     def with_points(points: int) -> Plan:

@@ -54,7 +54,7 @@ import math
 from typing import Annotated, Any, NamedTuple
 
 from dpsco_jax import privacy
-from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive, one_of
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, one_of
 from dpsco_jax.geometry import smoothing as ball
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
@@ -83,7 +83,6 @@ def plan(
     constants: Constants = "tight",
     smoothing: Smoothing | None = None,
     smoothing_radius: Positive | None = None,
-    test_share: InsideOrAuto = "auto",
     selection: means.Selection = "weighted",
     failure: Inside | None = None,
     on_halt: Annotated[str, one_of("start", "average")] = "start",
@@ -106,7 +105,6 @@ def plan(
             η, smoothing radius and inner δ. Noise and threshold are the accountant's in both.
         smoothing: ``"none"``, ``"per_item"`` or ``"per_round"`` (one shift for all users and items).
         smoothing_radius: r > 0, if smoothing.
-        test_share: of ε for the test, in (0, 1), or ``"auto"``.
         selection: ``"weighted"``, or ``"bernoulli"`` for the paper's random subset, with more noise.
         failure: probability that honest users are filtered or halt the run; 1/(nm) if left out.
         on_halt: what a halted run returns: the ``"start"``, or the ``"average"`` of the iterates so far.
@@ -150,7 +148,6 @@ def plan(
             budget.delta if printed is None else printed.delta,
             test="stream",
             selection=selection,
-            test_share=test_share,
             false_halt_probability=failure / 2,
             constants=constants,
         )

@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import optax
 
 from dpsco_jax import _checks, _counts, _record_keys, _sharding, privacy, transforms
-from dpsco_jax._argument_kinds import Constants, Count, Inside, InsideOrAuto, Positive, real
+from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, real
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import _convolutions
 from dpsco_jax.privacy.concentrated import threshold_phase
@@ -77,7 +77,6 @@ def plan(
     size_ratio: _Ratio = 0.5,
     radius: float | Sequence[float] | None = None,
     constants: Constants = "tight",
-    test_share: InsideOrAuto = "auto",
     selection: means.Selection = "weighted",
     failure: Inside | None = None,
 ) -> Plan:
@@ -98,7 +97,6 @@ def plan(
             does not come from the data is private; losses that contract allow much smaller ones.
         constants: ``"tight"``, or ``"paper"`` for the printed sizes, steps and radii, which need more than
             10⁴ users; the noise is the accountant's in both.
-        test_share: of ε for the test, in (0, 1), or ``"auto"``.
         selection: ``"weighted"`` or ``"bernoulli"``.
         failure: probability that honest groups are filtered or halt the run; 1/(nm) if left out.
 
@@ -130,7 +128,6 @@ def plan(
             budget.delta,
             test="fresh",
             selection=selection,
-            test_share=test_share,
             false_halt_probability=failure / 2 / max(counts),
             constants=constants,
         )

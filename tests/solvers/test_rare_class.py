@@ -287,9 +287,9 @@ def _received(monkeypatch, labels, constant=1.0, **edits):
         monkeypatch.setattr(module, name, outer)
 
     monkeypatch.setattr(_first_intercept, "released", first)
-    spied(_rare_class, "quantile")
+    spied(_first_intercept, "quantile_with_room")
     spied(whitened_sgd, "_opening_radius")
-    spied(_whitened_descent, "descent")
+    spied(whitened_sgd, "_descent")
     # The arrays among what was given leave one compiled program, the rest is as it was when traced.
     kept = {}
 
@@ -313,28 +313,28 @@ def _labels(ones):
 def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
     plan, seen = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=1e-3)
     share = float(jax.nn.sigmoid(-4.0))
-    asked = seen["quantile"][0]
+    asked = seen["quantile_with_room"][0]
     assert float(asked[3]) == -4.0
     assert asked[4] == 3
     expected = 1 - (1 - (1 - share) ** 3) / 2
-    for stage, place in (("_opening_radius", 2), ("descent", 2)):
+    for stage, place in (("_opening_radius", 2), ("_descent", 2)):
         assert len(seen[stage]) == 2
         for args in seen[stage]:
             assert float(args[place]) == pytest.approx(expected, abs=1e-5)
-    for args in seen["descent"]:
+    for args in seen["_descent"]:
         assert float(args[4].mean) == pytest.approx(4 * share * (1 - share), rel=1e-2)
     # Noise of the share that hides a part of it takes as much of the longer steps.
     _, part = _received(monkeypatch, _labels(0.0), start_multiplier=0.15, radius_multiplier=1e-3)
-    stddev = float(part["quantile"][0][6])
+    stddev = float(part["quantile_with_room"][0][6])
     assert 0.2 * share < stddev < 0.6 * share
     expected_mean = 4 * (share * (1 - share) + 3 * stddev)
-    assert float(part["descent"][0][4].mean) == pytest.approx(expected_mean, rel=1e-3)
+    assert float(part["_descent"][0][4].mean) == pytest.approx(expected_mean, rel=1e-3)
     # With the radius hidden by noise steps are not longer; with the share hidden nothing is done.
     _, hidden = _received(monkeypatch, _labels(0.0), start_multiplier=1e-3, radius_multiplier=40.0)
-    assert float(hidden["descent"][0][4].mean) == 0.25
+    assert float(hidden["_descent"][0][4].mean) == 0.25
     _, noisy = _received(monkeypatch, _labels(0.0), start_multiplier=10.0, radius_multiplier=1e-3)
-    assert float(noisy["descent"][0][2]) == pytest.approx(plan.quantile)
-    assert float(noisy["descent"][0][4].mean) == 0.25
+    assert float(noisy["_descent"][0][2]) == pytest.approx(plan.quantile)
+    assert float(noisy["_descent"][0][4].mean) == 0.25
 
 
 def test_the_labels_have_no_part_in_it_but_by_the_released_intercept(monkeypatch):
@@ -342,7 +342,7 @@ def test_the_labels_have_no_part_in_it_but_by_the_released_intercept(monkeypatch
     one = _received(monkeypatch, _labels(0.0), **quiet)[1]
     other = _received(monkeypatch, _labels(0.9), **quiet)[1]
     # Spies are nested: the first run's have seen the second one too.
-    for mine, theirs in zip(one["descent"][:2], other["descent"], strict=True):
+    for mine, theirs in zip(one["_descent"][:2], other["_descent"], strict=True):
         assert float(mine[2]) == float(theirs[2]) > 0.9
         assert float(mine[4].mean) == float(theirs[4].mean) < 0.25
 
@@ -352,7 +352,7 @@ def test_a_column_that_is_not_the_constant_one_says_nothing_of_classes(monkeypat
     """Rows that were longer than their bound are made shorter, and the constant with them."""
     quiet = {"start_multiplier": 1e-3, "radius_multiplier": 1e-3}
     plan, seen = _received(monkeypatch, _labels(0.0), constant=0.3, **quiet)
-    for args in seen["descent"]:
+    for args in seen["_descent"]:
         assert float(args[2]) == pytest.approx(plan.quantile)
         assert float(args[4].mean) == 0.25
 

@@ -21,6 +21,7 @@ once: a second copy, which the loop holds.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -49,7 +50,7 @@ from dpsco_jax.solvers.work import Work
 __all__ = [
     "Clipped",
     "ClippedItems",
-    "ClippedSums",
+    "OfLength",
     "Mean",
     "Opened",
     "OutlierRemoved",
@@ -109,13 +110,13 @@ class Mean(Protocol):
         """
 
 
-class OfUsers:
-    """What means share whose sensitivity is in proportion to a length."""
+class OfLength:
+    """What means have in common whose sensitivity is in proportion to a length."""
 
     @property
-    def _length(self) -> tuple[str, Any, Any]:
+    def _length(self: Any) -> tuple[str, Any, Any]:
         """The name of the length, its value, and the deviation of the noise on a coordinate."""
-        raise NotImplementedError
+        return "clip_norm", self.clip_norm, self.noise_stddev(1)
 
     def loss(self: Any) -> privacy.PrivacyLoss:
         """What releases cost, whenever a test fails; infinite for no length or no noise. May be traced."""
@@ -127,6 +128,10 @@ class OfUsers:
         _planning.require_accounted_length(*self._length)
         certificate: privacy.Certificate = self.releases.certificate()
         return certificate
+
+
+class OfUsers(OfLength):
+    """The same of means of users' gradients, of which parts of the users are turns of one program."""
 
     def block(self: Any) -> sampling.Block | None:
         """Who takes part in a step."""
@@ -156,10 +161,6 @@ class Clipped(OfUsers):
     releases: Any
     clip_norm: Number
     smoothing_radius: Number | None
-
-    @property
-    def _length(self) -> tuple[str, Any, Any]:
-        return "clip_norm", self.clip_norm, self.noise_stddev(1)
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
@@ -230,25 +231,8 @@ class Clipped(OfUsers):
         )
 
 
-class ClippedSums:
-    """What means of clipped contributions have in common whose releases are of their own kind."""
-
-    releases: Any
-    clip_norm: Any
-    noise_stddev: Any
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost; infinite for no clip norm or no noise. Numbers may be traced."""
-        return _planning.bounded_loss(self.clip_norm, self.noise_stddev(1), self.releases)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases by the tightest accountant; ``ValueError`` for no positive clip norm."""
-        _planning.require_accounted_length("clip_norm", self.clip_norm, self.noise_stddev(1))
-        return self.releases.certificate()  # type: ignore[no-any-return]
-
-
 @pytree
-class ClippedItems(ClippedSums):
+class ClippedItems(OfLength):
     """Gradients of items clipped one by one; the guarantee is for users, with all their slots.
 
     Attributes:
@@ -517,6 +501,12 @@ def tested_stddev(releases: ConcentratedReleases, score_radius: Any, reach: floa
     _checks.require_count("dim", dim)
     vector = jax.ShapeDtypeStruct((dim,), np.float32)
     return releases.noise_stddev * score_radius * (1 + concentrated_mean.headroom(vector, reach))
+
+
+def tested_reach(farthest: float, score_radius: float) -> float:
+    """The least power of 2, in score radii, that holds all honest vectors: static, shared by many radii."""
+    least = max(concentrated_mean.REACH, 1.01 * farthest / score_radius)
+    return 2.0 ** math.ceil(math.log2(least))
 
 
 def _inner(mean: Clipped | OutlierRemoved) -> Any:

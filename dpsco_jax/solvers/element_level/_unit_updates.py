@@ -33,7 +33,7 @@ from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
 from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.element_level._releases import ElementReleases
-from dpsco_jax.solvers.means import ClippedSums, Opened
+from dpsco_jax.solvers.means import OfLength, Opened
 from dpsco_jax.solvers.work import Work
 
 Update = Callable[[Any, Any, Any, Any], Any]
@@ -41,7 +41,7 @@ Update = Callable[[Any, Any, Any, Any], Any]
 
 
 @pytree
-class UnitUpdates(ClippedSums):
+class UnitUpdates(OfLength):
     """The mean of the updates of a step: gradients, or gradient mappings for the length of a method's steps.
 
     Attributes:

@@ -25,7 +25,6 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy import Budget
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, Releases, parallel_certificate
@@ -207,9 +206,8 @@ class Phase(NamedTuple):
 
     @property
     def reach(self) -> float:
-        """The least power of 2, in radii, that holds all honest averages: static, shared by many radii."""
-        least = max(concentrated_mean.REACH, 1.01 * self.farthest / self.radius)
-        return 2.0 ** math.ceil(math.log2(least))
+        """No honest average is farther from the phase's start, in radii."""
+        return means.tested_reach(self.farthest, self.radius)
 
     def with_noise(self, dim: int, releases: Any, noise_multiplier: float) -> "Phase":
         """The phase with the noise of its mean."""

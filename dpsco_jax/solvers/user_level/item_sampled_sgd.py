@@ -57,7 +57,7 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _averaged_steps, _costs, _plan_base, _planning, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.means import OfUsers, Opened
+from dpsco_jax.solvers.means import OfLength, Opened
 from dpsco_jax.solvers.work import Work
 
 __all__ = ["ItemReleases", "SampledItems", "plan", "solve"]
@@ -126,7 +126,7 @@ class ItemReleases:
 
 
 @pytree
-class SampledItems(OfUsers):
+class SampledItems(OfLength):
     """Gradients of sampled items clipped one by one, summed, divided by a public number.
 
     Attributes:
@@ -141,10 +141,6 @@ class SampledItems(OfUsers):
 
     items_per_record = 1
     """What is drawn is an item, and no user."""
-
-    @property
-    def _length(self) -> tuple[str, Any, Any]:
-        return "clip_norm", self.clip_norm, self.noise_stddev(1)
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``.

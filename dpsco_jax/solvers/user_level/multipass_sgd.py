@@ -56,7 +56,6 @@ from typing import Annotated, Any, NamedTuple
 from dpsco_jax import privacy
 from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive, one_of
 from dpsco_jax.geometry import smoothing as ball
-from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.privacy.concentrated import threshold_phase
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems import concentration
@@ -155,17 +154,12 @@ def plan(
         score_radius = pairwise(num_steps, gdp)
         return releases if score_radius < 2 * lipschitz else clipped, score_radius, gdp, plain
 
-    def reach(score_radius: float) -> float:
-        """The least power of 2 that holds all honest gradients: a static number shared by many radii."""
-        least = max(concentrated_mean.REACH, 1.01 * lipschitz / score_radius)
-        return 2.0 ** math.ceil(math.log2(least))
-
     def stddev(found: tuple[Any, float, float, float]) -> float:
         releases, score_radius, _, plain = found
         if isinstance(releases, GaussianReleases):
             return plain * 2 * lipschitz / num_users
-        tested = means.tested_stddev(releases, score_radius, reach(score_radius), problem.dim)
-        return float(tested)
+        span = means.tested_reach(lipschitz, score_radius)
+        return float(means.tested_stddev(releases, score_radius, span, problem.dim))
 
     if num_steps is None:
         trial = _enough_steps(problem, smoothing, 0.0)
@@ -201,7 +195,7 @@ def plan(
     else:
         mean = means.OutlierRemoved(
             chunk_size=chunk_size,
-            reach=reach(score_radius),
+            reach=means.tested_reach(lipschitz, score_radius),
             shift="round" if by_round else "item",
             releases=releases,
             score_radius=score_radius,

@@ -37,12 +37,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import (
-    _plan_base,
-    _planning,
-    _sequence,
-    means,
-)
+from dpsco_jax.solvers import _plan_base, _planning, _sequence, means
 from dpsco_jax.solvers.first_order import FirstOrder
 from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.plans import Remarks

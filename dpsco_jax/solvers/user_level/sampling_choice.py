@@ -134,18 +134,8 @@ class Plan(NamedTuple):
         return min(found, key=lambda choice: choice.variance)
 
     def __str__(self) -> str:
-        heads = (
-            "sampled",
-            "k",
-            "rate",
-            "σ/C",
-            "noise/signal",
-            "noise",
-            "sample",
-            "left out",
-            "sum",
-        )
-        rows: list[tuple[str, ...]] = [heads]
+        variances = "noise", "sample", "left out", "sum"
+        rows: list[tuple[str, ...]] = [("sampled", "k", "rate", "σ/C", "noise/signal", *variances)]
         for choice in self.choices:
             name = choice.sampling + (" *" if choice is self.best else "")
             numbers = (

@@ -28,20 +28,10 @@ _Plan = TypeVar("_Plan", bound="MadeFor")
 _Self = TypeVar("_Self", bound="MadeFor")
 
 
-class Constants(NamedTuple):
-    """What plans take from an objective; see ``Objective``."""
-
-    lipschitz: float
-    smoothness: float | None
-    ridge: float
-    loss_strong_convexity: float
-    diameter: float
-
-
 class Made(NamedTuple):
-    """What a plan was made for: constants of the objective, and an item of the problem."""
+    """What a plan was made for: constants of the objective, by name, and an item of the problem."""
 
-    constants: Constants
+    constants: tuple[tuple[str, Any], ...]
     item: _costs.Item
 
 
@@ -228,8 +218,7 @@ def require_same(plan: Any, objective: Objective) -> None:
     planned = getattr(plan, "made_for", None)
     if planned is None:
         return
-    found = _constants(objective)
-    for name, expected, value in zip(Constants._fields, planned.constants, found, strict=True):
+    for (name, expected), (_, value) in zip(planned.constants, _constants(objective), strict=True):
         if not isinstance(value, jax.core.Tracer) and value != expected:
             raise ValueError(
                 f"objective must be the one that the plan was made for, with {name} = {expected}, "
@@ -237,14 +226,11 @@ def require_same(plan: Any, objective: Objective) -> None:
             )
 
 
-def _constants(objective: Objective) -> Constants:
-    return Constants(
-        lipschitz=_number(objective.lipschitz),
-        smoothness=_number(objective.smoothness),
-        ridge=_number(objective.ridge),
-        loss_strong_convexity=_number(objective.loss_strong_convexity),
-        diameter=_number(objective.domain.diameter),
-    )
+def _constants(objective: Objective) -> tuple[tuple[str, Any], ...]:
+    names = ("lipschitz", "smoothness", "ridge", "loss_strong_convexity")
+    found = [(name, getattr(objective, name)) for name in names]
+    found.append(("diameter", objective.domain.diameter))
+    return tuple((name, _number(value)) for name, value in found)
 
 
 def _item(problem: Problem) -> _costs.Item:

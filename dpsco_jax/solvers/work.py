@@ -27,6 +27,7 @@ Example:
 """
 
 import dataclasses
+import operator
 import time
 from collections.abc import Callable
 from typing import Any
@@ -101,21 +102,13 @@ class Work:
         )
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(
-            self.products + other.products,
-            self.others + other.others,
-            self.bytes_moved + other.bytes_moved,
-            self.steps + other.steps,
-        )
+        total: Work = jax.tree.map(operator.add, self, other)
+        return total
 
     def __mul__(self, times: Any) -> "Work":
         """The work of so many runs in a row."""
-        return Work(
-            times * self.products,
-            times * self.others,
-            times * self.bytes_moved,
-            times * self.steps,
-        )
+        repeated: Work = jax.tree.map(lambda amount: times * amount, self)
+        return repeated
 
 
 def measured_speed(clock: Callable[[], float] = time.perf_counter) -> Speed:

@@ -16,9 +16,7 @@ _CLIP = 8  # a number: its size, the largest, scaled, squared, added, multiplied
 _NOISE = 110  # a normal number: two random words of some 45 operations, and what makes them normal
 _WORD = 45
 _LEDGER = 2500  # a release: its curve at all orders, and the keys
-_ENFORCED = (
-    14  # an entry of the features that is projected onto their bound, with its norm, once a run
-)
+_ENFORCED = 14  # an entry of the features that is projected onto their bound, with its norm, once
 _PROJECTED = 9  # the same within a loss
 _METHOD = 12  # a parameter in a step: regularizer, step, projection, average
 _BLOCK = 2048  # users compared at once

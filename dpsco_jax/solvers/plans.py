@@ -21,22 +21,10 @@ __all__ = ["Remarks", "aligned", "describe"]
 
 _SHOWN = 8
 _SIZES = ("num_users", "num_steps")
-_DERIVED = (
-    *_SIZES,
-    "noise_stddev",
-    "excess_bound",
-    "user_gradients",
-    "item_gradients",
-    "floating_point_operations",
-)
-_ELSEWHERE = (
-    "epsilon",
-    "delta",
-    "made_for",
-    "title",
-    "remarks",
-    "premises",
-)  # in the budget, the first line and the remarks, and in what is assumed
+_WORK = ("user_gradients", "item_gradients", "floating_point_operations")
+_DERIVED = (*_SIZES, "noise_stddev", "excess_bound", *_WORK)
+# In the budget, the first line and the remarks, and in what is assumed.
+_ELSEWHERE = ("epsilon", "delta", "made_for", "title", "remarks", "premises")
 
 Rows = list[tuple[str, Any]]
 

@@ -257,7 +257,8 @@ def plan(
     squares_bound = entry_bound * model.feature_bound
     most = "such that its product with the feature bound is in [1e-18, 1e18], where float32 can square it"
     _checks.require(1e-18 <= squares_bound <= 1e18, "entry_bound", entry_bound, most)
-    chunk_size = _chunk(chunk_size, num_users, dim)
+    if chunk_size is None:
+        chunk_size = num_users if num_users * dim <= _AT_ONCE else _SMALL_CHUNK
     if margin_scale is None:
         margin_scale = _linear_models.margin_scale(model, problem.objective)
     margin_scale = _checks.require_real("margin_scale", margin_scale, 0)
@@ -342,13 +343,6 @@ def _columns_of(model: LinearModel, dim: int) -> int:
         dim % outputs == 0, "problem.dim", dim, f"a multiple of the {outputs} outputs of the model"
     )
     return dim // outputs
-
-
-def _chunk(asked: Any, num_users: int, dim: int) -> int:
-    """Users whose gradients are held at once: what was asked for, all, or few of many."""
-    if asked is not None:
-        return _checks.require_count("chunk_size", asked)
-    return num_users if num_users * dim <= _AT_ONCE else _SMALL_CHUNK
 
 
 def require_sizes(plan: Any, model: LinearModel) -> None:

@@ -14,10 +14,9 @@ the data; how many are drawn is binomial, and j of them move the sum by at most 
 the loss: gradients are clipped. Nothing is proven here for a user who is replaced by another. Assumed: the
 key and the samples stay secret; which of a user's items are kept, where there are more than k, was decided
 by a rule that looks at that user alone (``tables.from_rows``).
-Utility, for uniform averaging, no ridge, a
-convex loss, clip_norm ≥ its Lipschitz constant and k items for every user: E F(average) - F* ≤ (1 +
-1/(2T))·R·√(V/T), V = clip_norm²·(1 + (1 - q)/B) + dim·(σ·clip_norm/B)². Users with fewer items weigh less: F
-is the sum over all items over N·k.
+Utility, for uniform averaging, no ridge, a convex loss, clip_norm ≥ its Lipschitz constant and k items for
+every user: E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm²·(1 + (1 - q)/B) + dim·(σ·clip_norm/B)².
+Users with fewer items weigh less: F is the sum over all items over N·k.
 
 Data are taken only with exactly k slots a user, and with N users. A slot without an item adds nothing, and so
 does an item whose gradient is not finite.

@@ -12,9 +12,7 @@ steps are post-processing. Assumed: the key and the samples stay secret. Utility
 ridge, a convex loss, clip_norm ≥ its Lipschitz constant and gradients of second moment V, as in ``sgd``:
 E F(last) - F* ≤ R·√(V/(T + 1)). Nothing is proven with momentum.
 
-Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients;
-a linear model's data are held
-in a second copy, prepared once.
+Cost: that of ``sgd``.
 
 Example:
     >>> import jax

@@ -69,7 +69,7 @@ _COMPONENT_SHARE = 0.5  # of the largest possible component: where it is clipped
 _INSIDE_WEIGHT = 0.2  # 1 % more noise for the quantile
 _LARGEST_RATE = 0.2  # of the radius: a factor of 1.2 a step at most
 _RADIUS_VARIANCE = (
-    0.03  # of log ρ: the rate of its adaptation is at most this over the noise variance
+    0.03  # of log ρ: the rate of its adaptation is at most this over that of the noise
 )
 
 
@@ -121,9 +121,8 @@ class Plan(GaussianSums):
     def releases(self) -> tuple[tuple[Any, int], ...]:
         """Multiplier and number of each kind of release."""
         steps = (self.noise_multiplier, self.num_steps)
-        return (
-            (steps,) if self.moments_multiplier is None else ((self.moments_multiplier, 1), steps)
-        )
+        moments = self.moments_multiplier
+        return (steps,) if moments is None else ((moments, 1), steps)
 
     @property
     def accounted(self) -> Any:

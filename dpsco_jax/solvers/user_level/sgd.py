@@ -17,9 +17,8 @@ E F(average) - F* ≤ (1 + 1/(2T))·R·√(V/T), V = clip_norm²·(1 + v) + dim�
 rate)/batch_size under Poisson sampling, for the number of users who take part is random and the divisor is
 not, and 0 else. The average is of the points after the steps: docs/theory/average.md.
 
-Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients;
-a linear model's data are held
-in a second copy, prepared once.
+Cost: num_steps·batch_size user gradients; memory of one chunk of user gradients; a linear model's data are
+held in a second copy, prepared once.
 
 Example:
     >>> import jax

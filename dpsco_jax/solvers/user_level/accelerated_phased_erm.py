@@ -91,11 +91,9 @@ def plan(
         decay: p > 2q; regularizers grow by 2^p. 3 if left out.
         batch_size: users of a step, at most those of the phase; one for all phases or one for each.
             Left out, a rule that keeps the noise near that of full batches, see ``default_batch``.
-        radius: τ; along the run all gradients of honest users lie within the default radius of their mean but
-            for half of ``failure``. Any number is private; with a smaller one bounds are void.
+        radius: τ of every phase, as in ``accelerated_sgd.plan``.
         failure: probability, for each phase, that users deviate or a test halts though they do not.
-        outlier_share: of the users, who may be anywhere without a test failing, in [0, 1/5); needs more
-            noise. Bounds on the risk do not cover them; they move the mean of a step by less than 8τ.
+        outlier_share: of the users of a phase, in [0, 1/5), as there.
         chunk_size: users whose data are read at once.
 
     Raises:

@@ -65,15 +65,10 @@ def plan(
         budget: (ε, δ) of each block and so of all, δ > 0.
         num_blocks: the paper's ⌈log2 log2 mn⌉ if left out, or the largest smaller number for which all
             blocks have enough users.
-        mean: its type: ``means.OutlierRemoved``, ``means.Clipped`` (of gradients clipped to L), or ``None``,
-            for each phase the one with less noise.
-        smoothing_radius: r > 0 takes gradients at points shifted uniformly in a ball of this radius,
-            independently for every item. Left out, none for a loss that is smooth, and the largest that costs
-            at most a tenth of the bound for others.
-        batch_size: users of a step, at most those of the phase; by a rule that keeps the noise near that of
-            full batches if left out.
-        radius: τ; along the run all gradients of honest users lie within the default radius of their mean but
-            for half of ``failure``. Any number is private; with a smaller one bounds are void.
+        mean: its type, as in ``accelerated_phased_erm.plan``, for every phase of every block.
+        smoothing_radius: r > 0 of every block, as there.
+        batch_size: users of a step, at most those of the phase; by the rule of there if left out.
+        radius: τ of every phase, as there.
         failure: probability, for each phase, that users deviate or a test halts though they do not.
         chunk_size: users whose data are read at once.
 

@@ -73,15 +73,14 @@ def plan(
         num_blocks: k ≥ 1; if left out, of the numbers up to ⌈log₂ log₂(mn)⌉ for which there are users enough
             the one that proves most, and that number itself for ``constants="paper"``.
         num_steps: T of each block; by its bound if left out.
-        radius: of each block, on the distance of users' gradients from their mean; a number that is not from
-            the data. Left out, one within which i.i.d. users stay, as in ``multipass_sgd``.
+        radius: of each block, on the distance of users' gradients from their mean, as in ``multipass_sgd.plan``.
         step_size: γ of each block, in place of the one that balances its bound. Nothing is proven then, and
             every block but the first counts on no more than what is known of any point.
         constants: ``"tight"`` or ``"paper"``, for each block as in ``multipass_sgd``; with ``"paper"`` the
             blocks have ⌊n/2^(k+1-i)⌋ users each and a few users are left over.
-        smoothing: ``"none"``, ``"per_item"`` or ``"per_round"`` (one shift for all users and items).
+        smoothing: ``"none"``, ``"per_item"`` or ``"per_round"``, as there.
         smoothing_radius: r > 0 of each block, if smoothing; by its bound if left out.
-        selection: ``"weighted"``, or ``"bernoulli"`` for the paper's random subset, with more noise.
+        selection: ``"weighted"`` or ``"bernoulli"``, as there.
         failure: probability, for each block, that honest users are filtered or halt the run; 1/(n'm) for a
             block of n' users if left out.
         chunk_size: users whose items are read at once.

@@ -74,8 +74,7 @@ def plan(
         step_size: η; R/√(T·V), with T + 1 in place of T under linear decay, if left out.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once.
-        relation: ADD_OR_REMOVE_ONE (if left out), REPLACE_ONE or REPLACE_SPECIAL under Poisson sampling;
-            REPLACE_ONE, left out or not, else.
+        relation: of neighbours, as in ``sgd.plan``.
 
     Raises:
         ValueError: an argument is out of range, or the step size is left out and R is not finite.

@@ -90,8 +90,7 @@ def plan(
             the number of parameters, m (for users with fewer or more items the number that is typical), and
             R, the distance from the start to a minimizer, which must be finite.
         budget: (ε, δ) of each phase and so of all, δ > 0.
-        radius: τ, on the distance of a user's gradient from the population's; from i.i.d. items if left out.
-            Any number is private that does not come from the data.
+        radius: τ, on the distance of a user's gradient from the population's, as in ``winsorized_erm.plan``.
         gradient_stddev: σ of the paper's λ: gradients of items are σ²-sub-Gaussian in every direction; G/√d
             if left out. For ``"paper"`` only.
         failure: γ of the radius, and of the releases, in each phase.

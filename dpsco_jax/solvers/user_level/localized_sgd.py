@@ -73,7 +73,7 @@ def plan(
         num_blocks: k ≥ 1; if left out, of the numbers up to ⌈log₂ log₂(mn)⌉ for which there are users enough
             the one that proves most, and that number itself for ``constants="paper"``.
         num_steps: T of each block; by its bound if left out.
-        radius: of each block, on the distance of users' gradients from their mean, as in ``multipass_sgd.plan``.
+        radius: on the distance of users' gradients from their mean, as in ``multipass_sgd.plan``.
         step_size: γ of each block, in place of the one that balances its bound. Nothing is proven then, and
             every block but the first counts on no more than what is known of any point.
         constants: ``"tight"`` or ``"paper"``, for each block as in ``multipass_sgd``; with ``"paper"`` the

@@ -50,8 +50,8 @@ from dpsco_jax.solvers.work import Work
 __all__ = [
     "Clipped",
     "ClippedItems",
-    "OfLength",
     "Mean",
+    "OfLength",
     "Opened",
     "OutlierRemoved",
     "Part",

@@ -27,16 +27,14 @@ import math
 
 import scipy.special
 
-from dpsco_jax._checks import (
-    require_count,
-    require_each,
-    require_inside,
-    require_nonnegative,
-    require_positive,
-)
+from dpsco_jax._argument_kinds import Count, Inside, Nonnegative, Positive, checked
+from dpsco_jax._checks import require_positive
 
 
-def user_mean_radius(bound: float, items_per_user: int, num_users: int, failure: float) -> float:
+@checked
+def user_mean_radius(
+    bound: Positive, items_per_user: Count, num_users: Count, failure: Inside
+) -> float:
     """B(1 + √(2 ln(n/γ)))/√m: all user means of items of norm ≤ B lie within it of the mean; any dimension.
 
     Args:
@@ -45,14 +43,13 @@ def user_mean_radius(bound: float, items_per_user: int, num_users: int, failure:
         num_users: n; also the number of means, if users have several.
         failure: γ, the probability that some user is farther away.
     """
-    require_positive("bound", bound)
-    _check(items_per_user, num_users, failure)
     deviation = 1.0 + math.sqrt(2.0 * math.log(num_users / failure))
     return bound * deviation / math.sqrt(items_per_user)
 
 
+@checked
 def user_mean_radius_subgaussian(
-    stddev: float, dim: int, items_per_user: int, num_users: int, failure: float
+    stddev: Positive, dim: Count, items_per_user: Count, num_users: Count, failure: Inside
 ) -> float:
     """(σ/√m)(√d + √(2 ln(n/γ))): the same for items that are σ²-sub-Gaussian in every direction.
 
@@ -63,20 +60,18 @@ def user_mean_radius_subgaussian(
         num_users: n.
         failure: γ.
     """
-    require_positive("stddev", stddev)
-    require_count("dim", dim)
-    _check(items_per_user, num_users, failure)
     deviation = math.sqrt(dim) + math.sqrt(2.0 * math.log(num_users / failure))
     return stddev * deviation / math.sqrt(items_per_user)
 
 
+@checked
 def user_gradient_radius(
-    lipschitz: float,
-    items_per_user: int,
-    num_users: int,
-    num_steps: int,
-    epsilon: float,
-    failure: float,
+    lipschitz: Positive,
+    items_per_user: Count,
+    num_users: Count,
+    num_steps: Count,
+    epsilon: Nonnegative,
+    failure: Inside,
 ) -> float:
     """Radius around the population gradient that holds all user gradients along an (ε, δ)-DP trajectory.
 
@@ -93,23 +88,18 @@ def user_gradient_radius(
         epsilon: ε of the trajectory; 0 for points fixed beforehand.
         failure: probability that some user is farther away at some point, up to n·T·δ.
     """
-    require_each(
-        require_count, items_per_user=items_per_user, num_users=num_users, num_steps=num_steps
-    )
-    require_positive("lipschitz", lipschitz)
-    require_nonnegative("epsilon", epsilon)
-    _check(items_per_user, num_users, failure)
     level = math.log(2.0 * num_users * num_steps / failure) + epsilon
     return lipschitz * (1.0 + math.sqrt(2.0 * level)) / math.sqrt(items_per_user)
 
 
+@checked
 def trajectory_gradient_radius(
-    lipschitz: float,
-    items_per_user: int,
-    num_users: int,
-    num_steps: int,
-    gdp: float,
-    failure: float,
+    lipschitz: Positive,
+    items_per_user: Count,
+    num_users: Count,
+    num_steps: Count,
+    gdp: Nonnegative,
+    failure: Inside,
 ) -> float:
     """``user_gradient_radius`` for means of all users with Gaussian noise: no e^ε, and no n·T·δ.
 
@@ -122,29 +112,21 @@ def trajectory_gradient_radius(
             (which is a multiple of ρ, so that μ does not depend on it).
         failure: probability that some user is farther away at some step.
     """
-    require_positive("lipschitz", lipschitz)
-    require_nonnegative("gdp", gdp)
-    require_count("num_steps", num_steps)
-    _check(items_per_user, num_users, failure)
     quantile = scipy.special.ndtri_exp(math.log(failure) - math.log(num_users * num_steps))
     level = -float(scipy.special.log_ndtr(quantile - gdp))
     return lipschitz * (1.0 + math.sqrt(2.0 * level)) / math.sqrt(items_per_user)
 
 
+@checked
 def trajectory_gradient_failure(
-    radius: float,
-    lipschitz: float,
-    items_per_user: int,
-    num_users: int,
-    num_steps: int,
-    gdp: float,
+    radius: Positive,
+    lipschitz: Positive,
+    items_per_user: Count,
+    num_users: Count,
+    num_steps: Count,
+    gdp: Nonnegative,
 ) -> float:
     """The inverse: the probability, at most 1, that some user is farther away than ``radius``."""
-    require_positive("lipschitz", lipschitz)
-    require_count("num_steps", num_steps)
-    require_nonnegative("gdp", gdp)
-    require_each(require_count, items_per_user=items_per_user, num_users=num_users)
-    require_positive("radius", radius)
     deviation = radius * math.sqrt(items_per_user) / lipschitz - 1.0
     if deviation <= 0.0:
         return 1.0
@@ -153,14 +135,15 @@ def trajectory_gradient_failure(
     return math.exp(min(log_failure, 0.0))
 
 
+@checked
 def uniform_gradient_radius(
-    stddev: float,
-    smoothness: float,
+    stddev: Positive,
+    smoothness: Nonnegative,
     diameter: float,
-    dim: int,
-    items_per_user: int,
-    num_users: int,
-    failure: float,
+    dim: Count,
+    items_per_user: Count,
+    num_users: Count,
+    failure: Inside,
 ) -> float:
     """Radius around the population gradient for all users and all points of the domain at once.
 
@@ -176,25 +159,22 @@ def uniform_gradient_radius(
         num_users: n.
         failure: γ.
     """
-    require_nonnegative("smoothness", smoothness)
     if smoothness == 0.0:
         return user_mean_radius_subgaussian(stddev, dim, items_per_user, num_users, failure)
-    require_positive("stddev", stddev)
     require_positive("diameter", diameter)
-    require_count("dim", dim)
-    _check(items_per_user, num_users, failure)
     mesh = 4.0 * diameter * smoothness * math.sqrt(items_per_user) / (stddev * math.sqrt(dim))
     level = dim * math.log1p(mesh) + math.log(num_users / failure)
     deviation = 2.0 * math.sqrt(dim) + math.sqrt(2.0 * level)
     return stddev * deviation / math.sqrt(items_per_user)
 
 
+@checked
 def sgd_iterate_radius(
-    step_size: float,
-    lipschitz: float,
-    num_steps: int,
-    failure: float,
-    strong_convexity: float = 0.0,
+    step_size: Positive,
+    lipschitz: Positive,
+    num_steps: Count,
+    failure: Inside,
+    strong_convexity: Nonnegative = 0.0,
 ) -> float:
     """Distance between two one-pass SGD runs from one start on independent samples, at any step.
 
@@ -209,11 +189,6 @@ def sgd_iterate_radius(
         failure: ζ, the probability that one pair of runs is farther apart.
         strong_convexity: μ of the expected loss; made use of while 2ημ ≤ 1.
     """
-    require_count("num_steps", num_steps)
-    require_positive("step_size", step_size)
-    require_positive("lipschitz", lipschitz)
-    require_nonnegative("strong_convexity", strong_convexity)
-    require_inside("failure", failure)
 
     def radius(first: float, second: float, level: float) -> float:
         return math.sqrt(level * second) + math.sqrt(level * second + first)
@@ -227,8 +202,13 @@ def sgd_iterate_radius(
     return 2.0 * step_size * lipschitz * factor
 
 
+@checked
 def loss_radius(
-    loss_range: float, num_candidates: int, items_per_user: int, num_users: int, failure: float
+    loss_range: Positive,
+    num_candidates: Count,
+    items_per_user: Count,
+    num_users: Count,
+    failure: Inside,
 ) -> float:
     """range·√(ln(2Kn/γ)/(2m)): how far any user's mean loss is from its expectation, at K fixed points.
 
@@ -239,18 +219,9 @@ def loss_radius(
         num_users: n.
         failure: γ, over all users and candidates.
     """
-    require_positive("loss_range", loss_range)
-    require_count("num_candidates", num_candidates)
-    _check(items_per_user, num_users, failure)
     level = math.log(2.0 * num_candidates * num_users / failure)
     return loss_range * math.sqrt(level / (2.0 * items_per_user))
 
 
 def _geometric_sum(ratio: float, count: int) -> float:
     return (1.0 - ratio**count) / (1.0 - ratio)
-
-
-def _check(items_per_user: int, num_users: int, failure: float) -> None:
-    require_count("items_per_user", items_per_user)
-    require_count("num_users", num_users)
-    require_inside("failure", failure)

@@ -8,13 +8,12 @@ In a process that has run other programs before, the last bits of some runs are 
 
 import argparse
 import concurrent.futures
-import json
 import multiprocessing
 import pathlib
 import sys
 
 from tests.golden.cases import CASES
-from tests.golden.record import differences, record_named
+from tests.golden.record import differences, read, record_named, write
 
 FILE = pathlib.Path(__file__).parent / "numbers.json"
 
@@ -26,7 +25,7 @@ def main() -> int:
     parser.add_argument("--file", type=pathlib.Path, default=FILE)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     options = parser.parse_args()
-    known = json.loads(options.file.read_text()) if options.file.exists() else {}
+    known = read(options.file)
     names = [case.name for case in CASES if options.only in case.name]
     if not names:
         parser.error(f"--only {options.only}: no case has such a name")
@@ -39,7 +38,7 @@ def main() -> int:
             if options.action == "write":
                 known[name] = found
                 ordered = {case.name: known[case.name] for case in CASES if case.name in known}
-                options.file.write_text(json.dumps(ordered, indent=1) + "\n")
+                write(options.file, ordered)
                 print(f"{name}: {sum(map(len, found.values()))} numbers", flush=True)
                 continue
             changed = differences(known.get(name, {}), found, 0.0)

@@ -6,7 +6,10 @@ must be found with its value. Trivial ones (0, 1, infinite) say nothing and are 
 
 import dataclasses
 import enum
+import json
 import math
+import pathlib
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +64,45 @@ def differences(before: Recorded, after: Recorded, tolerance: float) -> list[str
             if not _all_among(_read(text), values, tolerance):
                 said.append(f"{part}: {name} was {text}, and is not there any more")
     return said
+
+
+def read(file: pathlib.Path) -> dict[str, Recorded]:
+    """The records of a file, by the name of the case; empty where there is no file."""
+    cases = json.loads(file.read_text()) if file.exists() else {}
+    for parts in cases.values():
+        for numbers in parts.values():
+            if "like" in numbers:
+                numbers |= parts[numbers.pop("like")] | numbers
+                for name in [name for name, text in numbers.items() if text is None]:
+                    del numbers[name]
+    return cases
+
+
+def write(file: pathlib.Path, cases: dict[str, Recorded]) -> None:
+    """Write records: of later plans what differs from the first; a vector has a line of its own."""
+    written = []
+    for case, parts in cases.items():
+        first = next(iter(parts))
+        lines = []
+        for part, numbers in parts.items():
+            if part not in (first, "run") and "refused" not in numbers:
+                gone = {name: None for name in parts[first] if name not in numbers}
+                kept = {k: v for k, v in numbers.items() if parts[first].get(k) != v}
+                numbers = {"like": first} | kept | gone
+            lines.append(f"  {json.dumps(part)}: {{\n{_lines(numbers)}\n  }}")
+        written.append(f" {json.dumps(case)}: {{\n" + ",\n".join(lines) + "\n }")
+    file.write_text("{\n" + ",\n".join(written) + "\n}\n")
+
+
+def _lines(numbers: dict[str, str]) -> str:
+    entries = [f"{json.dumps(name)}: {json.dumps(text)}" for name, text in numbers.items()]
+    # What is in the entries is no place to break a line.
+    joined = ", ".join(entry.replace(" ", "\0") for entry in entries)
+    wrapped = textwrap.fill(
+        joined, 110, initial_indent="   ", subsequent_indent="   ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return wrapped.replace("\0", " ")
 
 
 def _claims(plan: Any) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """The golden numbers hold within rounding on any machine; what compares them notices what it should."""
 
 import dataclasses
-import json
 
 import jax.numpy as jnp
 import pytest
 
 from tests.golden.__main__ import FILE
 from tests.golden.cases import CASES, Case
-from tests.golden.record import differences, record
+from tests.golden.record import differences, read, record, write
 
 ROUNDING = 1e-3  # processors and compilers differ in the last bits, which steps may multiply
 
@@ -31,7 +30,7 @@ def _refused():
 
 def test_every_case_is_recorded_and_no_other():
     """Cases come from the rows of ``tests/solvers/private_table.py``."""
-    recorded, cases = list(json.loads(FILE.read_text())), [case.name for case in CASES]
+    recorded, cases = list(read(FILE)), [case.name for case in CASES]
     missing = [name for name in cases if name not in recorded]
     assert not missing, (
         f"python -m tests.golden write --only {missing[0]!r} and so on, for {missing}"
@@ -59,8 +58,20 @@ def test_a_plan_that_is_refused_now_or_no_longer_is_a_difference():
     assert len(differences(after, before, 0.0)) == 1
 
 
+def test_what_is_written_is_read_again_whether_or_not_plans_share_numbers(tmp_path):
+    plans = {
+        "first": lambda: Plan(7, 0.3, (0.25, 4.5)),
+        "second": lambda: Plan(7, 0.2),  # another number, and one part less
+        "third": lambda: Plan(7, 0.3, (0.25, 4.5)),
+        "none": _refused,
+    }
+    cases = {"a case": record(_case(plans=plans)), "another": record(_case())}
+    write(tmp_path / "numbers.json", cases)
+    assert read(tmp_path / "numbers.json") == cases
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 def test_plans_and_runs_are_those_recorded(case):
-    known = json.loads(FILE.read_text())[case.name]
+    known = read(FILE)[case.name]
     assert not differences(known, record(case), ROUNDING)

@@ -223,7 +223,7 @@ def _ours(study: DigitsNetwork, trick: str) -> Any:
     solver = momentum_sgd if trick == "decay" else sgd
 
     def solve(key: jax.Array, users: UserData, plan: Any, rate: Any) -> Any:
-        chosen = dataclasses.replace(plan, step_size=rate)
+        chosen = plan.replace(step_size=rate)
         return solver.solve(key, chosen, OBJECTIVE, users, initial_params()).params
 
     return solve

@@ -96,8 +96,8 @@ def runner(rows: Rows, config: Config, epsilon: float, delta: float) -> tuple[An
             return table_dp_sgd.run(flat(shared), key, inputs, objective, num_steps)
 
         return descend, settings
-    plan = dataclasses.replace(
-        _sampled_plan(rows.name, rows.num_rows, config.schedule, epsilon, delta),
+    sampled = _sampled_plan(rows.name, rows.num_rows, config.schedule, epsilon, delta)
+    plan = sampled.replace(
         clip_norm=config.clip,
         step_size=path / num_steps,
         momentum=0.9 if config.mode == "momentum" else 0.0,

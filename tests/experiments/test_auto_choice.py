@@ -2,16 +2,11 @@
 
 import pandas as pd
 import pytest
-from rich.console import Console
 
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import auto_choice, auto_problems
 from experiments.studies.auto_choice import AutoChoice
-from experiments.studies.table import EXPERIMENTS
 from experiments.studies.table_tasks import REPORT
+from tests.experiments.finished import reported
 
 HOPEFUL = (
     "whitened_sgd", "preconditioned_sgd", "private_ac_sa, full batches", "momentum_sgd",
@@ -26,11 +21,7 @@ SMALL = {
 
 
 def _report(experiment, folder):
-    with Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(experiment, store, Options(), progress)
-        table = frame(experiment, store)
-    experiment.report(table.drop(columns=["traceback"]), folder)
+    reported(experiment, folder)
     return pd.read_csv(folder / "choices.csv")
 
 
@@ -40,10 +31,6 @@ def test_choices_on_three_small_problems(name, tmp_path):
     assert list(choices["problem"]) == [name]
     assert list(choices["ratio"]) == [1.0], choices.to_string()
     assert 1 / 5 < choices["predicted"][0] / choices["measured"][0] < 5
-
-
-def test_the_study_is_in_the_table():
-    assert EXPERIMENTS["auto-choice"] is AutoChoice
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import pytest
 
 from experiments.studies import digits_network
 from experiments.studies.digits_network import OURS, PEER, DigitsNetwork
-from experiments.studies.table import EXPERIMENTS
 
 # jax_privacy calls a function that newer versions of optax have renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
@@ -23,7 +22,6 @@ def test_nobody_has_an_image_of_another_and_the_test_has_none():
     assert len(everything) == len(data.users.items.label.ravel()) + 357 == 1797
     assert len(np.unique(everything, axis=0)) == 1797
     assert sum(leaf.size for leaf in jax.tree.leaves(digits_network.initial_params())) == 1370
-    assert EXPERIMENTS["digits-network"] is DigitsNetwork
 
 
 def test_a_trial_is_chosen_by_seeds_and_images_that_are_not_reported():

@@ -8,8 +8,7 @@ import pytest
 from dpsco_jax.mechanisms.histogram_releases import ClusteredReleases
 from dpsco_jax.rates import element_level
 from experiments.studies import element_histogram, histogram_tasks
-from experiments.studies.table import EXPERIMENTS
-from tests.experiments.finished import finished
+from tests.experiments.finished import reported
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 REFERENCE = {
@@ -61,15 +60,12 @@ def test_finer_elements_are_better(monkeypatch, tmp_path):
     small = element_histogram.ElementHistogram(
         tasks=("zipf",), clusters=(1, 0), epsilons=(0.5, 2.0), seeds=2, iterations=20
     )
-    table = finished(small, tmp_path)
+    table = reported(small, tmp_path, "element_histogram")
     assert np.all(table["certified"] <= table["epsilon"])
-    small.report(table, tmp_path)
     mean = table.groupby(["clusters", "epsilon"])[["oracle", "private"]].mean()
     for way in ("oracle", "private"):
         for epsilon in (0.5, 2.0):
             assert mean.loc[(0, epsilon), way] < mean.loc[(1, epsilon), way]
-    assert (tmp_path / "element_histogram.svg").exists()
-    assert EXPERIMENTS[small.name] is element_histogram.ElementHistogram
 
 
 def test_users_are_split_and_clusters_are_public(monkeypatch):

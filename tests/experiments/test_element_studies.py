@@ -19,8 +19,7 @@ from experiments.studies import element_extras as extras
 from experiments.studies import element_logistic as simulated
 from experiments.studies import element_tables as tables
 from experiments.studies import element_tasks as tasks
-from experiments.studies.table import EXPERIMENTS
-from tests.experiments.finished import finished
+from tests.experiments.finished import reported
 
 GRAINS = {
     "user": tasks.Grain(1, 1, 8),
@@ -52,7 +51,7 @@ def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
         num_steps=20,
         batch_size=30,
     )
-    table = finished(small, tmp_path)
+    table = reported(small, tmp_path, "element_logistic")
     assert len(table) == 2 * 2 * 2
     noisy = table[table["epsilon"] != simulated.INFINITE]
     assert (noisy["certified_epsilon"] <= 4.0).all()
@@ -61,10 +60,7 @@ def test_logistic_errors_are_those_of_methods_plans_and_data(tmp_path, capsys):
     assert (noisy[~element]["user_epsilon"] == noisy[~element]["certified_epsilon"]).all()
     exact = table[table["epsilon"] == simulated.INFINITE]
     assert exact["error"].mean() < noisy["error"].mean()
-    small.report(table, tmp_path)
     assert "falls in k" in capsys.readouterr().out
-    assert (tmp_path / "element_logistic.svg").exists()
-    assert EXPERIMENTS[small.name] is simulated.ElementLogistic
 
 
 @pytest.mark.slow
@@ -148,21 +144,19 @@ def test_tables_run_and_choose_by_the_user_objective(toy, tmp_path, monkeypatch,
         seeds=1,
         num_steps=5,
     )
-    table = finished(small, tmp_path)
+    table = reported(small, tmp_path)
     assert len(table) == 4
     assert (table["certified_epsilon"] <= 2.0).all()
     month = table["method"] == "month"
     assert (table[month]["user_epsilon"] >= table[month]["typical_user_epsilon"]).all()
     assert (table[month]["typical_user_epsilon"] > 2.5).all()
     assert (table[~month]["user_epsilon"] == table[~month]["certified_epsilon"]).all()
-    small.report(table, tmp_path)
     best = pd.read_csv(tmp_path / "best.csv")
     least = table.groupby("method")["excess_user"].min()
     assert all(
         best.set_index("method")["excess_user"][m] == pytest.approx(least[m]) for m in least.index
     )
     assert "month" in capsys.readouterr().out
-    assert EXPERIMENTS[small.name] is tables.ElementTables
 
 
 def test_every_plan_of_the_tables_protects_its_record(toy):
@@ -228,4 +222,3 @@ def test_gains_are_over_the_same_data_sets():
     found = extras.gains(table, table[names[:6]].drop_duplicates()).set_index("method")
     assert found["gain"].to_dict() == {extras.AC_SA: -0.5, extras.SHAPE: 0.25}
     assert (found["standard_error"] == 0).all()
-    assert EXPERIMENTS["element-extras"] is extras.ElementExtras

@@ -20,8 +20,7 @@ from experiments.studies.geometric_median import (
     best,
     noise_multiplier,
 )
-from experiments.studies.table import EXPERIMENTS
-from tests.experiments.finished import finished
+from tests.experiments.finished import finished, reported
 
 pytestmark = pytest.mark.slow  # of studies alone: nothing that is installed rests on it
 
@@ -161,10 +160,7 @@ def test_the_study_runs(tmp_path):
         seeds=4,
         num_users=100,
     )
-    table = finished(small, tmp_path)
-    small.report(table, tmp_path)
-    assert (tmp_path / "geometric_median.svg").exists()
-    assert EXPERIMENTS[small.name] is GeometricMedian
+    table = reported(small, tmp_path, "geometric_median")
     shown = best(table).set_index("line")
     assert shown.loc[PLANNED, "bound"] < shown.loc[BLIND, "bound"]
     assert shown["excess"].between(0, shown["bound"]).all()

@@ -17,8 +17,7 @@ from experiments.studies import movielens_factors_model as model
 from experiments.studies.movielens_factors import MovieLensFactors
 from experiments.studies.movielens_factors_data import Films, Ratings
 from experiments.studies.movielens_factors_methods import MEANS, METHODS, NONE, OURS, PEER, Trial
-from experiments.studies.table import EXPERIMENTS
-from tests.experiments.finished import finished
+from tests.experiments.finished import reported
 
 # jax_privacy calls a function that newer versions of optax have renamed.
 pytestmark = pytest.mark.filterwarnings("ignore:optax.global_norm:DeprecationWarning")
@@ -63,7 +62,6 @@ def test_no_rating_is_both_known_and_hidden_and_no_rater_in_two_groups():
     np.testing.assert_array_equal(seen[0].reported, seen[1].reported)
     assert {*seen[0].trained} != {*seen[1].trained}
     assert data.TRAINED % methods.CHUNK == 0
-    assert EXPERIMENTS["movielens-factors"] is MovieLensFactors
 
 
 def _profile(given: dict, rater: Ratings) -> tuple[float, float]:
@@ -143,12 +141,10 @@ def test_the_study_runs_and_reports(tmp_path, capsys):
     small = MovieLensFactors(
         methods=(MEANS,), ranks=(0,), epsilons=("8",), shrinkages=(100.0,), bounds=(6.0,), seeds=2,
     )  # fmt: skip
-    table = finished(small, tmp_path)
+    table = reported(small, tmp_path, "movielens_factors")
     means = table[table["method"] == MEANS]
     assert means["certified_epsilon"].between(7.9, 8.0).all()
-    small.report(table, tmp_path)
     assert "reported" in capsys.readouterr().out
-    assert (tmp_path / "movielens_factors.png").exists()
 
 
 def test_a_trial_is_chosen_by_raters_for_tuning_among_those_with_all_seeds():
@@ -219,6 +215,5 @@ def test_private_methods_at_toy_size(tmp_path):
         MovieLensFactors(), ranks=(4,), epsilons=("8", "inf"), rates=(2.0,), clip_norms=(1.0,),
         batch_sizes=(data.TRAINED,), seeds=2, num_steps=3,
     )  # fmt: skip
-    table = finished(small, tmp_path)
-    small.report(table, tmp_path)
+    table = reported(small, tmp_path, "movielens_factors")
     assert study.unreleased(50)["reported"][0] > table["reported_last"].max()

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 
 from experiments.studies import depth_report, query_depth
-from experiments.studies.table import EXPERIMENTS
-from tests.experiments.finished import finished
+from tests.experiments.finished import reported
 
 BALLS, ACCELERATED = depth_report.BALLS, depth_report.ACCELERATED
 
@@ -51,10 +50,6 @@ def test_points_without_rounds_are_left_out_and_slower_growth_never_meets():
     assert depth_report.crossovers(table, summary, 64).loc[0, "from"] == np.inf
 
 
-def test_the_table_of_experiments_has_it():
-    assert EXPERIMENTS["query-depth"] is query_depth.QueryDepth
-
-
 @pytest.mark.slow
 def test_a_small_run_shows_the_exponents_of_the_chain(tmp_path, capsys):
     small = query_depth.QueryDepth(
@@ -67,12 +62,9 @@ def test_a_small_run_shows_the_exponents_of_the_chain(tmp_path, capsys):
         base_condition=8,
         sampled_condition=8,
     )
-    table = finished(small, tmp_path)
+    table = reported(small, tmp_path, "query_depth")
     assert (table["reached"] == 1).all()
     assert (table["rounds"] <= table["proved_rounds"]).all()
-    small.report(table, tmp_path)
     assert "theory in brackets" in capsys.readouterr().out
     found = pd.read_csv(tmp_path / "exponents.csv").set_index("method")["in_condition"]
     assert found[BALLS] < 0.85 < found[ACCELERATED] + 0.1 < 1.4 < found[depth_report.SGD]
-    for kind in ("png", "svg"):
-        assert (tmp_path / f"query_depth.{kind}").stat().st_size > 5000

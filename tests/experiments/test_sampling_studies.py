@@ -20,9 +20,8 @@ from experiments.studies.sampling_queries import SamplingQueries
 from experiments.studies.sampling_queries_report import compared
 from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
-from experiments.studies.table import EXPERIMENTS
 from experiments.studies.table_dp_sgd import AVERAGES
-from tests.experiments.finished import finished
+from tests.experiments.finished import finished, report, reported
 from tests.experiments.toy_task import toy_task
 
 ROWS = 300
@@ -80,8 +79,7 @@ def test_tuned_peers_run_again_beside_the_plans(others, toy, tmp_path, monkeypat
         delta=1e-5,
     )
     found = finished(risk, tmp_path / "risk")
-    risk.report(found, tmp_path)
-    assert (tmp_path / "sampling_risk.svg").exists()
+    report(risk, found, tmp_path, "sampling_risk")
     of = found.set_index("method")
     assert len(of) == 4 + 2 * len(others)
     # A draw of few rows is bad, and Laplace's method knows how bad; the order of size is tested here.
@@ -216,9 +214,7 @@ def test_draws_and_the_peer_at_a_tiny_size(tmp_path):
         num_users=10,
         delta=1e-2,
     )
-    table = finished(small, tmp_path)
-    small.report(table, tmp_path)
-    assert (tmp_path / "sampling_queries.svg").exists()
+    table = reported(small, tmp_path, "sampling_queries")
     found = pd.read_csv(tmp_path / "sampling_queries.csv")
     assert (found["peer_queries"] <= found["queries"]).all()
     assert (table["excess_risk"].dropna() >= -1e-9).all()
@@ -282,9 +278,7 @@ def test_pure_privacy_by_formulas():
     assert found["output"] == pytest.approx(best * 8 + c / best**2, rel=1e-3)
 
 
-def test_they_are_in_the_table_and_declare_their_precision():
-    assert EXPERIMENTS["sampling-risk"] is SamplingRisk
-    assert EXPERIMENTS["sampling-queries"] is SamplingQueries
+def test_they_declare_their_precision():
     assert SamplingRisk.x64
     assert SamplingQueries.x64
     assert not math.isnan(sampling_tasks.RIDGE)

@@ -1,6 +1,8 @@
 """What holds for every study, and what is in the wheel."""
 
 import dataclasses
+import importlib
+import pkgutil
 import tomllib
 from pathlib import Path
 
@@ -8,7 +10,8 @@ import pytest
 
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.command import main
-from dpsco_jax.sweeps.load import require_experiment
+from dpsco_jax.sweeps.load import _MEMBERS, require_experiment
+from experiments import studies
 from experiments.studies import user_level_solvers
 from experiments.studies.table import EXPERIMENTS
 
@@ -26,6 +29,16 @@ def words():
                 and isinstance(values[0], str)
             ):
                 yield pytest.param(kind, field, id=f"{name}.{field.name}")
+
+
+def test_every_study_is_in_the_table_by_its_name():
+    kinds = set()
+    for found in pkgutil.iter_modules(studies.__path__, "experiments.studies."):
+        for value in vars(importlib.import_module(found.name)).values():
+            if isinstance(value, type) and value.__module__ == found.name:
+                kinds |= {value} if all(hasattr(value, name) for name in _MEMBERS) else set()
+    assert kinds == set(EXPERIMENTS.values())
+    assert all(name == kind.name for name, kind in EXPERIMENTS.items())
 
 
 @pytest.mark.parametrize("kind", EXPERIMENTS.values(), ids=EXPERIMENTS)

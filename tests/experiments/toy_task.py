@@ -4,18 +4,14 @@ import contextlib
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.datasets import Task
 from dpsco_jax.problems.losses import logistic
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.sweeps.engine import Options, run
-from dpsco_jax.sweeps.progress import Progress
-from dpsco_jax.sweeps.report import frame
-from dpsco_jax.sweeps.store import Store
 from experiments.studies import tasks
+from tests.experiments.finished import finished
 
 DIM = 12
 NAMES = (*(f"score={i}" for i in range(8)), *(f"place={i}" for i in range(DIM - 8)))
@@ -46,9 +42,7 @@ def every_task_is_the_toy():
     tasks.load_problem.cache_clear()
 
 
-def finish(experiment, folder):
-    """Runs an experiment on the toy and returns its frame."""
-    with every_task_is_the_toy(), Store(folder) as store:
-        with Progress(Console(quiet=True), "test") as progress:
-            run(experiment, store, Options(), progress)
-        return frame(experiment, store)
+def finish(experiment, folder, **options):
+    """The table of an experiment on the toy."""
+    with every_task_is_the_toy():
+        return finished(experiment, folder, **options)

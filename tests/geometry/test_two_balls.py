@@ -1,7 +1,6 @@
 """The projection onto two balls satisfies its optimality conditions in every branch."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import nnls
@@ -114,8 +113,3 @@ def test_domain_knows_its_diameter_and_members(between, radii, diameter):
     far = domain.project(np.asarray([[50.0, 1.0], [between, 9.0]][radii[0] == 1.0]))
     assert domain.contains(far, 1e-6)
     assert not domain.contains(far + np.asarray([0.0, 3.0]), 1e-6)
-
-
-def test_bad_radii_are_refused():
-    with pytest.raises(ValueError, match="radius"):
-        project_two_balls(jnp.zeros(2), jnp.zeros(2), 0.0, jnp.zeros(2), 1.0)

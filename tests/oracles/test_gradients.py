@@ -185,13 +185,3 @@ def test_the_shifts_of_a_sum_differ_between_chunks():
     sums = np.stack([np.asarray(oracle(jax.random.key(s)).gradient) for s in range(600)])
     # Variance adds over independent shifts; shared ones would give occupied² or 3·occupied.
     np.testing.assert_allclose((sums**2).mean(), occupied / (DIM + 2), rtol=0.15)
-
-
-def test_bad_arguments_are_refused():
-    gradient = gradients.user_gradient(OBJECTIVE)
-    with pytest.raises(ValueError, match="clip_norm must be"):
-        gradients.clipped_gradient_sum(gradient, 0.0)
-    with pytest.raises(ValueError, match="chunk_size must be an integer at least 1"):
-        gradients.clipped_gradient_sum(gradient, 1.0, chunk_size=0)
-    with pytest.raises(ValueError, match="radius must be"):
-        smoothed.user_gradient(OBJECTIVE, -1.0)

@@ -175,10 +175,3 @@ def test_memory_follows_the_sample_and_not_the_users():
 
     # Drawing the sample marks every user once: 4 bytes each.
     assert temporaries(4096) < temporaries(128) + 8 * 4096
-
-
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="clip_norm must be"):
-        linear_users.per_user_gradients(LOSS.linear_model, 0.0)
-    with pytest.raises(ValueError, match="chunk_size must be"):
-        gradients.per_user_gradients(gradients.user_gradient(LOSS), chunk_size=0)

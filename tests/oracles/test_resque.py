@@ -200,17 +200,6 @@ def test_user_gradients_queried_at_the_centre_average_to_the_smoothed_gradient()
     assert np.max(error) < 0.15
 
 
-def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="smoothing_radius"):
-        resque.draw_pool(jax.random.key(0), quantity("quadratic")[0], jnp.zeros(DIM), 0.0, 3)
-    with pytest.raises(ValueError, match="num_queries"):
-        resque.draw_pool(jax.random.key(0), quantity("quadratic")[0], jnp.zeros(DIM), 1.0, 0)
-    with pytest.raises(ValueError, match="smoothing_radius"):
-        resque.pool_oracle(float("nan"))
-    with pytest.raises(ValueError, match="smoothing_radius"):
-        resque.user_gradient(losses.absolute(1.0), jnp.zeros(DIM), -1.0)
-
-
 @pytest.mark.slow
 def test_a_pool_may_be_sharded_over_devices():
     program = textwrap.dedent(

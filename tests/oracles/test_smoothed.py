@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import gradients, smoothed
@@ -64,15 +63,3 @@ def test_chunks_change_nothing():
         return _by_item(1.0, chunk_size)(jax.random.key(3), jnp.asarray(0.3), DATA).gradient
 
     np.testing.assert_allclose(rows(None), rows(7), atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: smoothed.user_gradient_by_item(ABSOLUTE, -1.0),
-        lambda: smoothed.at_shifted_point(_by_item(), float("inf")),
-    ],
-)
-def test_bad_radii_are_refused(make):
-    with pytest.raises(ValueError, match="radius must be"):
-        make()

@@ -54,13 +54,3 @@ def test_a_sample_with_shifts_is_unbiased_with_the_variance_of_independent_shift
     error = 5 * np.sqrt(variance / draws)
     assert np.all(np.abs(found.mean(0) - (np.asarray(w) - users.mean(0))) < error)
     np.testing.assert_allclose(found.var(0), variance, rtol=0.05)
-
-
-def test_bad_numbers_are_refused():
-    for arguments, named in (
-        ({"count": 0}, "count"),
-        ({"count": 1, "chunk_size": 0}, "chunk_size"),
-        ({"count": 1, "smoothing_radius": -1.0}, "smoothing_radius"),
-    ):
-        with pytest.raises(ValueError, match=named):
-            unclipped.mean_gradient(QUARTIC, **arguments)

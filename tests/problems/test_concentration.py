@@ -136,24 +136,3 @@ def test_losses_stay_within_the_radius_where_the_printed_one_fails():
     assert np.mean(farthest > radius) <= 0.05
     printed = np.sqrt(np.log(2 * candidates * users / 0.05)) / (2 * np.sqrt(items))
     assert np.mean(farthest > printed) > 0.5
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: concentration.user_mean_radius(0.0, 1, 1, 0.1), "bound must be in"),
-        (lambda: concentration.user_mean_radius(1.0, 0, 1, 0.1), "items_per_user must be"),
-        (lambda: concentration.loss_radius(1.0, 0, 1, 1, 0.1), "num_candidates must be"),
-        (
-            lambda: concentration.sgd_iterate_radius(0.1, 1.0, 5, 1.0),
-            r"failure must be in \(0, 1\)",
-        ),
-        (
-            lambda: concentration.user_gradient_radius(1.0, 1, 1, 1, -1.0, 0.1),
-            r"epsilon must be in \[0, inf\)",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

@@ -132,9 +132,3 @@ def test_one_hot_features_have_the_spread_of_their_norm():
 def test_only_linear_models_are_accepted():
     with pytest.raises(ValueError, match="linear_model"):
         gaussian_smoothing.smoothed(losses.geometric_median(), gaussian_smoothing.absolute, 0.1)
-    with pytest.raises(ValueError, match="smoothing_radius"):
-        gaussian_smoothing.smoothed(losses.absolute(1.0), gaussian_smoothing.absolute, -0.1)
-    with pytest.raises(ValueError, match="level"):
-        gaussian_smoothing.quantile(1.0)
-    with pytest.raises(ValueError, match="nodes"):
-        gaussian_smoothing.by_quadrature(losses.logistic(1.0).linear_model.link, 0)

@@ -91,32 +91,13 @@ def test_same_key_same_data():
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("mean_estimation", {"heterogeneity": 1.5}),
-        ("mean_estimation", {"num_users": 0}),
         ("geometric_median", {"num_users": 3}),
-        ("linear_regression", {"noise": -1.0}),
         ("linear_regression", {"num_users": 1, "items_per_user": 2}),
-        ("linear_regression", {"heterogeneity": -0.1}),
         ("logistic_regression", {"ridge": 0.0}),
-        ("logistic_regression", {"dim": 0}),
-        ("logistic_regression", {"decay": -1.0}),
     ],
 )
-def test_bad_arguments_are_refused(name, change):
+def test_sizes_that_make_no_instance_are_refused(name, change):
     with pytest.raises(ValueError, match="must be"):
         FACTORIES[name](jax.random.key(0), **{**SIZES, **change})
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        ({"num_users": 5}, "num_users"),
-        ({"dim": 0}, "dim"),
-        ({"slope_norm": 0.0}, "slope_norm"),
-        ({"noise": -1.0}, "noise"),
-        ({"decay": -1.0}, "decay"),
-    ],
-)
-def test_absolute_regression_refuses(change, name):
-    with pytest.raises(ValueError, match=name):
-        synthetic.absolute_regression(jax.random.key(0), **({"num_users": 4, "dim": 2} | change))
+    with pytest.raises(ValueError, match="num_users must be even"):
+        synthetic.absolute_regression(jax.random.key(0), 5, 2)

@@ -11,7 +11,7 @@ from dpsco_jax.privacy.pld import pairs
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
-from tests.support.kinds import ANY, FUNCTION, NUMBERS, OBJECT, TREE, Argument, Kind
+from tests.support.kinds import FUNCTION, NUMBERS, OBJECT, TREE, Argument, Kind
 
 USERS, ITEMS, DIM = 12, 3, 4
 OBJECTIVE = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.1)
@@ -78,12 +78,10 @@ OBJECTS: dict[str, Argument] = {
         center_b=VECTOR,
         offset=VECTOR,
         shift=VECTOR,
-        shifts=VECTORS,
         signs=np.ones(DIM, np.float32),
         weights=np.ones(USERS, np.float32),
         start=VECTOR,
         minimizer=VECTOR,
-        arrow=VECTOR,
         eigenvalues=VECTOR,
         linear=VECTOR,
         scales=VECTOR,
@@ -106,5 +104,4 @@ OBJECTS: dict[str, Argument] = {
         center=VECTOR,
         anchor=VECTOR,
     ),
-    **named(ANY, xp=np, updates=VECTORS),
 }

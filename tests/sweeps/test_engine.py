@@ -342,10 +342,3 @@ def test_two_runs_share_the_work(tmp_path):
     assert len(rows) == 48
     assert {row["attempts"] for row in rows} == {1}
     assert {row["run"] for row in rows} == {1, 2}
-
-
-@pytest.mark.parametrize("bad", [{"cells_per_chunk": 0}, {"memory_gb": 0.0}])
-def test_options_are_checked(bad):
-    (name,) = bad
-    with pytest.raises(ValueError, match=name):
-        Options(**bad)

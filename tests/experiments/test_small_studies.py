@@ -1,4 +1,4 @@
-"""The two experiments on ball acceleration, at small sizes."""
+"""Studies that have nothing to test but what they show, at small sizes; one method by its definition."""
 
 import jax
 import numpy as np
@@ -6,42 +6,66 @@ import pytest
 
 from experiments.studies import monteiro_svaiter
 from experiments.studies.ball_acceleration import BallAcceleration
+from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
-from experiments.studies.table import EXPERIMENTS
-from tests.experiments.finished import finished
+from experiments.studies.private_nonsmooth import BALL, DP_SGD, PrivateNonsmooth
+from experiments.studies.proximal_bias import ProximalBias
+from experiments.studies.resque_drift import ResqueDrift
+from tests.experiments.finished import reported
+
+pytestmark = pytest.mark.slow
 
 
-def _finished(experiment, folder):
-    table = finished(experiment, folder)
-    experiment.report(table, folder)
-    return table
-
-
-@pytest.mark.slow
-def test_adaptive_calls_are_less_than_half(tmp_path):
+def test_adaptive_calls_of_ball_acceleration_are_less_than_half(tmp_path):
     small = BallAcceleration(dim=100, ratios=(10.0, 30.0), searches=("bisection", "adaptive"))
-    table = _finished(small, tmp_path).set_index(["search", "ratio"])
+    table = reported(small, tmp_path, "ball_acceleration").set_index(["search", "ratio"])
     assert table["reached"].all()
     for ratio in small.ratios:
         calls = table.loc[("bisection", ratio), "calls"]
         assert table.loc[("adaptive", ratio), "calls"] <= calls / 2
-    assert (tmp_path / "ball_acceleration.svg").exists()
-    assert EXPERIMENTS[small.name] is BallAcceleration
 
 
-@pytest.mark.slow
+def test_the_feasible_region_of_more_users_has_less_error(tmp_path):
+    small = FeasibleRegion(users=(2000, 8000), dims=(2,), conditions=(3.0,))
+    table = reported(small, tmp_path, "feasible_region")
+    few, many = (table[table["users"] == n].iloc[0] for n in small.users)
+    assert many["error"] < 0.5 * few["error"]
+    assert (table["error"] < table["error_triple"]).all()
+
+
+def test_both_kinds_of_private_solver_gain_on_the_start_of_a_loss_that_is_not_smooth(tmp_path):
+    small = PrivateNonsmooth(
+        solvers=(BALL, DP_SGD), conditions=(4.0,), shares=(0.2,), passes=(4.0,), factors=(4.0,),
+        seeds=1, num_users=2000, dim=3, steps=50, epsilon=8.0,
+    )  # fmt: skip
+    table = reported(small, tmp_path, "private_nonsmooth")
+    assert (table["excess_risk"] < 0.7 * table["trivial"]).all()
+
+
+def test_the_bias_of_the_multilevel_estimator_is_measured_beside_its_laws(tmp_path):
+    # β so large that only the law's 1/√n is left, and the runs so many that the bias is seen.
+    small = ProximalBias(users=(64, 1024), places=(0.5,), seeds=1, runs=200, queries=32, beta=20.0)
+    table = reported(small, tmp_path, "proximal_bias")
+    few, many = (table[table["users"] == n]["mean square"].mean() for n in (64, 1024))
+    assert many < few / 4, "16 times as many queries: towards the exact minimizer"
+
+
+def test_drift_of_coupled_runs_is_within_its_bound(tmp_path):
+    small = ResqueDrift(queries=(32,), ratios=(4.0, 8.0), trials=2000)
+    table = reported(small, tmp_path, "resque_drift")
+    fixed, random = (table[table["place"] == place]["mean square"].mean() for place in (0.0, -1.0))
+    assert random < 0.5 * fixed < 0.6
+
+
 def test_second_order_methods_reach_their_gaps(tmp_path):
     methods = ("msn adaptive", "msn bisection", "ball adaptive", "newton")
     small = MonteiroSvaiter(problems=("digits",), methods=methods, gaps=(1e-1, 1e-2))
-    table = _finished(small, tmp_path).set_index(["method", "gap"])
+    table = reported(small, tmp_path, "monteiro_svaiter").set_index(["method", "gap"])
     assert (table["reached"] == 1).all()
     for method in methods:
         assert table.loc[(method, 1e-1), "systems"] <= table.loc[(method, 1e-2), "systems"]
-    assert (tmp_path / "monteiro_svaiter.svg").exists()
-    assert EXPERIMENTS[small.name] is MonteiroSvaiter
 
 
-@pytest.mark.slow
 def test_the_adaptive_method_by_its_definition():
     """A plain loop of the published algorithm, on the host, gives the same points."""
     rng = np.random.default_rng(1)

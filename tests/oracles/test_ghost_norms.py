@@ -9,9 +9,9 @@ from dpsco_jax.oracles import _ghost_norms, gradients, linear
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from tests.oracles.linear_users import PREPARE
 
 USERS, ITEMS, DIM, CLASSES = 7, 3, 220, 5
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 OBJECTIVE = losses.softmax(1.0, CLASSES)
 MODEL = OBJECTIVE.linear_model
 WEIGHTS = jnp.asarray(np.float32(np.random.default_rng(1).standard_normal((DIM, CLASSES))))

@@ -12,28 +12,10 @@ from dpsco_jax.oracles import gradients, linear, sampling
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
+from tests.oracles.linear_users import DIM, PREPARE, USERS, labelled
 from tests.support.neighbours import worst_pair
 
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
-
-USERS, DIM = 7, 12
 W = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=DIM)))
-
-
-def _data(kind, items):
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, 2, (USERS, items)).astype(np.float32)
-    if kind == "dense":
-        features = rng.normal(size=(USERS, items, DIM)).astype(np.float32)
-    else:
-        # Out of range on both sides, and repeated within a row.
-        columns = rng.integers(-2, DIM + 2, (USERS, items, 3)).astype(np.int32)
-        columns[0, 0] = [4, 4, 5]
-        features = OneHot(columns)
-    counts = rng.integers(0, items + 1, USERS)
-    counts[:2] = 0, items
-    mask = np.arange(items) < counts[:, None]
-    return UserData(Example(features, labels), mask)
 
 
 def _pair(objective, data, clip_norm, sampler=None, chunk_size=3):
@@ -56,7 +38,7 @@ def _pair(objective, data, clip_norm, sampler=None, chunk_size=3):
 @pytest.mark.parametrize("items", [1, 4])
 @pytest.mark.parametrize("clip_norm", [0.1, 50.0])
 def test_the_closed_form_is_the_automatic_one(kind, items, clip_norm):
-    closed, auto = _pair(losses.logistic(feature_bound=2.0), _data(kind, items), clip_norm)
+    closed, auto = _pair(losses.logistic(feature_bound=2.0), labelled(kind, items), clip_norm)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
     assert closed.num_gradients == auto.num_gradients
 
@@ -65,7 +47,7 @@ def test_the_closed_form_is_the_automatic_one(kind, items, clip_norm):
     "make", [losses.hinge, losses.huber, functools.partial(losses.quantile, level=0.2)]
 )
 def test_losses_of_every_kind(make):
-    closed, auto = _pair(make(feature_bound=2.0), _data("dense", 4), 0.3)
+    closed, auto = _pair(make(feature_bound=2.0), labelled("dense", 4), 0.3)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
 
 
@@ -73,20 +55,20 @@ def test_losses_of_every_kind(make):
 @pytest.mark.parametrize("items", [1, 4])
 def test_samples(kind, items):
     sampler = functools.partial(sampling.poisson, num_users=USERS, probability=0.5)
-    closed, auto = _pair(losses.logistic(2.0), _data(kind, items), 0.3, sampler)
+    closed, auto = _pair(losses.logistic(2.0), labelled(kind, items), 0.3, sampler)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
     assert closed.num_gradients == auto.num_gradients
 
 
 def test_without_a_mask():
-    data = _data("dense", 4)._replace(mask=None)
+    data = labelled("dense", 4)._replace(mask=None)
     closed, auto = _pair(losses.logistic(2.0), data, 0.3, chunk_size=64)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("items", [1, 4])
 def test_bad_numbers_count_as_nothing(items):
-    data = _data("dense", items)
+    data = labelled("dense", items)
     data = data._replace(mask=np.ones((USERS, items), bool))
     data.items.label[1, 0] = np.nan  # no label: the item is zero
     data.items.features[2, 0, 1] = np.inf  # no features: the item is zero
@@ -96,7 +78,7 @@ def test_bad_numbers_count_as_nothing(items):
 
 
 def test_bad_numbers_in_padding_are_never_seen():
-    data = _data("dense", 4)
+    data = labelled("dense", 4)
     clean, _ = _pair(losses.huber(2.0), data, 0.3)
     data.items.label[0] = np.nan  # user 0 has no item
     data.items.features[0] = np.inf
@@ -137,7 +119,7 @@ def test_row_norms_are_upper_bounds():
 
 def test_a_batch_of_points_and_clip_norms():
     model = losses.logistic(2.0).linear_model
-    prepared = PREPARE(model, _data("one-hot", 4), DIM)
+    prepared = PREPARE(model, labelled("one-hot", 4), DIM)
     points, clips = jnp.stack([W, -W, 2 * W]), jnp.asarray([0.1, 1.0, 0.3])
 
     def one(point, clip):
@@ -172,7 +154,7 @@ def test_memory_is_that_of_a_chunk():
 def test_rows_of_another_length_are_refused():
     model = losses.logistic(2.0).linear_model
     with pytest.raises(ValueError, match="features must have length dim = 13"):
-        PREPARE(model, _data("dense", 2), 13)
+        PREPARE(model, labelled("dense", 2), 13)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32"])

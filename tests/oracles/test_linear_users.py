@@ -10,29 +10,13 @@ import pytest
 from dpsco_jax.geometry import norms
 from dpsco_jax.oracles import gradients, linear, linear_users, sampling, smoothed
 from dpsco_jax.problems import losses
-from dpsco_jax.problems.objective import Example, OneHot
+from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from tests.oracles.linear_users import DIM, PREPARE, USERS, labelled
 
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
-
-USERS, ITEMS, DIM = 7, 4, 12
+ITEMS = 4
 W = jnp.asarray(np.float32(np.random.default_rng(0).normal(size=DIM)))
 LOSS = losses.logistic(feature_bound=2.0)
-
-
-def _data(kind, items=ITEMS):
-    rng = np.random.default_rng(1)
-    labels = rng.integers(0, 2, (USERS, items)).astype(np.float32)
-    if kind == "dense":
-        features = rng.normal(size=(USERS, items, DIM)).astype(np.float32)
-    else:
-        # Out of range on both sides, and repeated within a row.
-        columns = rng.integers(-2, DIM + 2, (USERS, items, 3)).astype(np.int32)
-        columns[0, 0] = [4, 4, 5]
-        features = OneHot(columns)
-    counts = rng.integers(0, items + 1, USERS)
-    counts[:2] = 0, items
-    return UserData(Example(features, labels), np.arange(items) < counts[:, None])
 
 
 def _both(data, clip_norm, sampler=None, chunk_size=3, objective=LOSS):
@@ -51,7 +35,7 @@ def _both(data, clip_norm, sampler=None, chunk_size=3, objective=LOSS):
 @pytest.mark.parametrize("kind", ["dense", "one-hot"])
 @pytest.mark.parametrize(("items", "clip_norm", "chunk_size"), [(4, 0.1, 3), (1, 50.0, 64)])
 def test_the_closed_form_is_the_automatic_one(kind, items, clip_norm, chunk_size):
-    closed, auto = _both(_data(kind, items), clip_norm, None, chunk_size)
+    closed, auto = _both(labelled(kind, items), clip_norm, None, chunk_size)
     assert closed.gradient.shape == (USERS, DIM)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
     assert closed.num_gradients == auto.num_gradients
@@ -60,7 +44,7 @@ def test_the_closed_form_is_the_automatic_one(kind, items, clip_norm, chunk_size
 @pytest.mark.parametrize("chunk_size", [2, 64])
 def test_a_subset_has_the_rows_of_its_users(chunk_size):
     sampler = functools.partial(sampling.without_replacement, num_users=USERS, batch_size=5)
-    data = _data("dense")
+    data = labelled("dense", ITEMS)
     closed, auto = _both(data, 0.3, sampler, chunk_size)
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
     everybody, _ = _both(data, 0.3)
@@ -70,7 +54,7 @@ def test_a_subset_has_the_rows_of_its_users(chunk_size):
 
 
 def test_rows_add_up_to_the_clipped_sum():
-    data = _data("one-hot")
+    data = labelled("one-hot", ITEMS)
     rows, _ = _both(data, 0.2)
     model = LOSS.linear_model
     oracle = linear.clipped_gradient_sum(model, 0.2)
@@ -80,7 +64,7 @@ def test_rows_add_up_to_the_clipped_sum():
 
 
 def test_a_bad_user_is_a_row_of_zeros_and_large_ones_obey_the_bound():
-    data = _data("dense")._replace(mask=None)
+    data = labelled("dense", ITEMS)._replace(mask=None)
     data.items.label[1, 0] = np.nan
     data.items.label[2] = 1e30
     # A square loss with labels without a bound: derivatives up to the largest float.
@@ -95,7 +79,7 @@ def test_a_bad_user_is_a_row_of_zeros_and_large_ones_obey_the_bound():
 
 
 def test_an_item_without_a_label_counts_as_nothing_and_the_users_others_stay():
-    data = _data("dense")._replace(mask=None)
+    data = labelled("dense", ITEMS)._replace(mask=None)
     data.items.label[1, 0] = np.nan
     closed, auto = _both(data, 50.0, objective=losses.huber(2.0))
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
@@ -107,7 +91,7 @@ def test_an_item_without_a_label_counts_as_nothing_and_the_users_others_stay():
 
 
 def test_without_a_clip_gradients_are_as_they_are():
-    data = _data("dense")
+    data = labelled("dense", ITEMS)
     oracle = gradients.per_user_gradients(gradients.user_gradient(LOSS))
     raw = jax.jit(oracle)(jax.random.key(0), W, data).gradient
     clipped, _ = _both(data, 0.1)
@@ -118,7 +102,7 @@ def test_without_a_clip_gradients_are_as_they_are():
 @pytest.mark.parametrize("kind", ["dense", "one-hot"])
 def test_smoothed_rows_have_the_law_of_shifted_points(kind):
     """Mean and variance over draws, against automatic differentiation at points shifted in all dimensions."""
-    data, rough = _data(kind, 2), losses.absolute(feature_bound=2.0)
+    data, rough = labelled(kind, 2), losses.absolute(feature_bound=2.0)
     model = rough.linear_model
     closed = linear_users.per_user_gradients(model, 10.0, chunk_size=3, smoothing_radius=1.5)
     auto = gradients.per_user_gradients(smoothed.user_gradient_by_item(rough, 1.5), 10.0)
@@ -146,7 +130,7 @@ def test_smoothed_rows_have_the_law_of_shifted_points(kind):
 def test_the_smoothed_sum_is_the_sum_of_the_smoothed_rows(items):
     model = losses.absolute(feature_bound=2.0).linear_model
     # All items are there: one that is alone in a sample may have the same sign at all points.
-    data = PREPARE(model, _data("dense", items)._replace(mask=None), DIM)
+    data = PREPARE(model, labelled("dense", items)._replace(mask=None), DIM)
     chosen = functools.partial(
         sampling.without_replacement, num_users=len(data.labels), batch_size=5
     )

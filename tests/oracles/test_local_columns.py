@@ -9,8 +9,8 @@ from dpsco_jax.oracles import linear, sampling
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
+from tests.oracles.linear_users import PREPARE
 
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 USERS, ITEMS, NNZ, DIM = 9, 3, 2, 128
 
 

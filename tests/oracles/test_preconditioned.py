@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from dpsco_jax import transforms
-from dpsco_jax.oracles import linear, linear_users, preconditioned
+from dpsco_jax.oracles import linear_users, preconditioned
 from dpsco_jax.oracles.preconditioned import Component, TunedPoint
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
-
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
+from tests.oracles.linear_users import PREPARE
 
 USERS, ITEMS, DIM, COLUMNS = 9, 4, 12, 3
 MODEL = losses.logistic(feature_bound=2.0).linear_model

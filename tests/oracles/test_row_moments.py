@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.oracles import linear, row_moments
+from dpsco_jax.oracles import row_moments
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
+from tests.oracles.linear_users import PREPARE
 
 USERS, ITEMS, DIM, BOUND = 9, 4, 5, 2.0
 MODEL = losses.logistic(feature_bound=BOUND).linear_model
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 KINDS = {
     "means": row_moments.means,
     "mean_squares": row_moments.mean_squares,

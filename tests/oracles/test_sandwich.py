@@ -7,15 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax.oracles import linear, row_moments, sandwich
+from dpsco_jax.oracles import row_moments, sandwich
 from dpsco_jax.oracles.preconditioned import TunedPoint
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, OneHot
 from dpsco_jax.problems.users import UserData
+from tests.oracles.linear_users import PREPARE
 
 USERS, ITEMS, DIM = 9, 4, 3
 MODEL = losses.logistic(feature_bound=5.0).linear_model
-PREPARE = jax.jit(linear.prepare, static_argnums=(0, 2))
 POINT = np.array([0.4, -1.0, 0.3])
 
 

@@ -4,19 +4,9 @@ import pytest
 
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.store import Outcome, Store
-from tests.sweeps.mean_estimation import MeanEstimation
+from tests.sweeps.mean_estimation import MeanEstimation, done, opened
 
 CELLS = cells_of(MeanEstimation(dims=(2,), noises=(1.0,), seeds=4))
-
-
-def opened(folder):
-    store = Store(folder)
-    store.open_run({"seeds": 4}, {"jax": "1"}, "1 x cpu")
-    return store
-
-
-def done(cells, status="ok"):
-    return [Outcome(cell, status, {"error": 1.5}, None, 0.1) for cell in cells]
 
 
 def die(store):

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from dpsco_jax.sweeps.cells import cells_of
-from dpsco_jax.sweeps.store import FILE_NAME, Outcome, Store
-from tests.sweeps.mean_estimation import MeanEstimation
+from dpsco_jax.sweeps.store import FILE_NAME, Store
+from tests.sweeps.mean_estimation import MeanEstimation, done, opened
 
 MANY = cells_of(MeanEstimation(dims=(2,), noises=(1.0,), seeds=4000))
 
@@ -22,16 +22,6 @@ CREATE TABLE cells (id TEXT PRIMARY KEY, config_hash TEXT NOT NULL, settings TEX
 CREATE TABLE claims (id TEXT PRIMARY KEY, run INTEGER NOT NULL REFERENCES runs (run));
 INSERT INTO runs VALUES (7, '2026-01-01T00:00:00Z', '{"name": "mean-estimation"}', '{"jax": "0"}', '1 x cpu');
 """
-
-
-def done(cells):
-    return [Outcome(cell, "ok", {"error": 1.5}, None, 0.1) for cell in cells]
-
-
-def opened(folder):
-    store = Store(folder)
-    store.open_run({"seeds": 4}, {"jax": "1"}, "1 x cpu")
-    return store
 
 
 def instructions(store, call):

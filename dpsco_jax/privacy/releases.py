@@ -333,10 +333,10 @@ def fixed_size(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps
     return GaussianSteps(scheme, NeighboringRelation.REPLACE_ONE, steps)
 
 
-def with_replacement(num_users: int, num_draws: int, num_steps: int) -> GaussianSteps:
+def with_replacement(num_users: int, batch_size: int, num_steps: int) -> GaussianSteps:
     """Draws that are independent of each other; one user may be replaced."""
     users = require_integer("num_users", num_users, 2)
-    draws = require_integer("batch_size", num_draws, 1)
+    draws = require_integer("batch_size", batch_size, 1)
     steps = require_integer("num_steps", num_steps, 1)
     return GaussianSteps(WithReplacement(users, draws), NeighboringRelation.REPLACE_ONE, steps)
 

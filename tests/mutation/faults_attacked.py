@@ -53,7 +53,7 @@ FAULTS = (
     Fault("attacked: trials are no passes", _SOLVER, "self.numbers.most_gradients + self.num_trials", "self.numbers.most_gradients", _PLAN + _NEW),
     Fault("attacked: another ridge than planned will do", _SOLVER, "if found != setting or float(objective.ridge) != plan.ridge:", "if found != setting:", _PLAN + _NEW),
     Fault("attacked: constant time for the loop alone", _SOLVER, "all_gradients=plan.constant_time", "all_gradients=False", _PLAN + _NEW),
-    Fault("attacked: constant time for the gradients alone", _SHARED, "plan.num_trials, plan.constant_time)", "plan.num_trials, False)", _PLAN + _NEW),
+    Fault("attacked: constant time for the gradients alone", _SHARED, "constant_time=plan.constant_time", "constant_time=False", _PLAN + _NEW),
     Fault("attacked: a run is reckoned in single precision", _SHARED, "jnp.asarray(leaf, jnp.float64), plan)", "jnp.asarray(leaf, jnp.float32), plan)", _PLAN + _NEW),
     Fault("attacked: what an envelope hides is free", _SOLVER, "gap = envelopes.envelope_gap(objective, smoothing)", "gap = 0.0", _PLAN),
     Fault("attacked: every trial has the same key", _CHAIN, "jax.random.fold_in(rest, i)", "jax.random.fold_in(rest, 0 * i)", _ORACLE),

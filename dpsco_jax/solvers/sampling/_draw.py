@@ -202,7 +202,8 @@ def slots_of(data: Any) -> int:
 def chain(key: jax.Array, plan: Any, oracle: Any) -> Any:
     """The end of the chain of a plan, whose oracle's points are moves."""
     return alternating_sampler.run(
-        *(key, oracle, jnp.zeros(plan.dim), plan.num_steps, plan.num_trials, plan.constant_time)
+        *(key, oracle, jnp.zeros(plan.dim), plan.num_steps, plan.num_trials),
+        constant_time=plan.constant_time,
     )
 
 

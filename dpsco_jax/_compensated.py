@@ -219,6 +219,28 @@ def scattered(
     return times(Split(*_two_sum(high, low)), unit)
 
 
+def of_words(
+    high: Integer[Array, "*shape"],
+    low: Integer[Array, "*shape"],
+    bits: int,
+    step: Float[Array, ""],
+) -> Split:
+    """The number step·(2^bits·high + low) of two int32 words, without error.
+
+    Args:
+        high: of magnitude at most 2^30.
+        low: from 0 to 2^30.
+        bits: static, at most 16.
+        step: a power of two.
+    """
+    carried = high + (low >> bits)
+    upper = carried.astype(jnp.float32)
+    # What the conversion has rounded away fits beside the lower word.
+    rest = (carried - upper.astype(jnp.int32)).astype(jnp.float32)
+    lower = rest * 2.0**bits + (low & (2**bits - 1)).astype(jnp.float32)
+    return Split(*(part * step for part in _two_sum(upper * 2.0**bits, lower)))
+
+
 def times(total: Split, factor: ArrayLike) -> Split:
     """The product of a number in two parts and one float."""
     factor = jnp.asarray(factor, total.high.dtype)

@@ -15,6 +15,7 @@ without error (``dpsco_jax._compensated``): ``split_sum_of_clipped`` returns the
 Cost: two passes over the rows for the factors and one for the sum; no temporary of their size on a CPU.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -35,6 +36,11 @@ from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
+_BITS = 24  # of a grid's steps within the bound
+_LOW = 12  # of them in the lower of two words
+_MOST = 2**18  # rows, of which neither word's sum leaves 32 bits
+_MANTISSA = 23
+_LEAST = 2.0**-100
 
 
 def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
@@ -123,36 +129,61 @@ def _require_bounds(clip_norm: Any) -> list[Any]:
 
 
 def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "users"]) -> Any:
-    if not jax.tree.leaves(rows):
+    leaves = jax.tree.leaves(rows)
+    if not leaves:
         return rows
-    factors = jax.vmap(lambda row: norms.clip_factor(row, clip_norm))(rows)
+    dtype = jnp.result_type(*(at_least_float32(leaf.dtype) for leaf in leaves))
+    dim = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
+    limit = jnp.asarray(clip_norm, dtype) * (1 - math.sqrt(dim) * 2.0**-_BITS)
+    factors = jax.vmap(lambda row: norms.clip_factor(row, limit))(rows)
     # Without the barrier the factors are computed again for every entry that they multiply.
     factors = lax.optimization_barrier(jnp.where(counted, factors, 0))
-    num_rows = len(counted)
+    # A CPU sums along a leading axis many times slower than it adds whole rows, and rounds slower than both.
+    return lax.platform_dependent(
+        rows, factors, jnp.asarray(clip_norm, dtype), cpu=_in_blocks, default=_on_grid
+    )
 
-    whole = num_rows // _BLOCK
-    rest, last = jax.tree.map(lambda x: x[whole * _BLOCK :], (rows, factors))
 
-    def at_once(rows: Any, factors: jax.Array) -> Any:
-        blocks, weights = jax.tree.map(
-            lambda x: x[: whole * _BLOCK].reshape(whole, _BLOCK, *x.shape[1:]), (rows, factors)
+def _on_grid(rows: Any, factors: jax.Array, clip_norm: jax.Array) -> Any:
+    """The sum of rows that are rounded to a grid, as integers: the same in whatever order they are added."""
+    # A power of two at least the bound is 2^24 steps; the bound in float32, where exponents are read off.
+    within = jnp.clip(jnp.nan_to_num(clip_norm), _LEAST, 1 / _LEAST).astype(jnp.float32)
+    bits = lax.bitcast_convert_type(within, jnp.int32) + (2**_MANTISSA - 1)
+    exponents = (bits >> _MANTISSA) - _BITS
+    step = lax.bitcast_convert_type(exponents << _MANTISSA, jnp.float32)
+    weights = factors / step.astype(factors.dtype)
+
+    def of_some(leaf: jax.Array, weights: jax.Array) -> _compensated.Split:
+        steps = jnp.round(jax.vmap(_scaled)(leaf, weights)).astype(jnp.int32)
+        high, low = steps >> _LOW, steps & (2**_LOW - 1)
+        return _compensated.of_words(jnp.sum(high, axis=0), jnp.sum(low, axis=0), _LOW, step)
+
+    def of_leaf(leaf: jax.Array) -> _compensated.Split:
+        parts = [
+            of_some(leaf[first : first + _MOST], weights[first : first + _MOST])
+            for first in range(0, max(len(leaf), 1), _MOST)
+        ]
+        return functools.reduce(_compensated.add, parts)
+
+    return jax.tree.map(of_leaf, rows)
+
+
+def _in_blocks(rows: Any, factors: jax.Array, clip_norm: jax.Array) -> Any:
+    """The sum of blocks of rows, which are added in pairs, by additions without error."""
+    del clip_norm
+    whole = len(factors) // _BLOCK
+
+    def add_block(index: jax.Array, total: Any) -> Any:
+        block, weights = jax.tree.map(
+            lambda x: lax.dynamic_slice_in_dim(x, index * _BLOCK, _BLOCK), (rows, factors)
         )
-        return _compensated.over_rows(jax.vmap(_unrolled)(blocks, weights))
+        return _compensated.add(total, _unrolled(block, weights))
 
-    def in_blocks(rows: Any, factors: jax.Array) -> Any:
-        def add_block(index: jax.Array, total: Any) -> Any:
-            block, weights = jax.tree.map(
-                lambda x: lax.dynamic_slice_in_dim(x, index * _BLOCK, _BLOCK), (rows, factors)
-            )
-            return _compensated.add(total, _unrolled(block, weights))
-
-        return lax.fori_loop(0, whole, add_block, _nothing(rows))
-
-    if num_rows <= _BLOCK:
-        return _compensated.add(_nothing(rows), _unrolled(rows, factors))
-    # A CPU sums along a leading axis many times slower than it adds whole rows.
-    total = lax.platform_dependent(rows, factors, cpu=in_blocks, default=at_once)
-    return _compensated.add(total, _unrolled(rest, last)) if num_rows % _BLOCK else total
+    total = lax.fori_loop(0, whole, add_block, _nothing(rows)) if whole else _nothing(rows)
+    if len(factors) % _BLOCK == 0:
+        return total
+    rest, last = jax.tree.map(lambda x: x[whole * _BLOCK :], (rows, factors))
+    return _compensated.add(total, _unrolled(rest, last))
 
 
 def _nothing(rows: Any) -> Any:

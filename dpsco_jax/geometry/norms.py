@@ -23,6 +23,7 @@ Cost: three passes over the tree; no temporary larger than it. In the ball the t
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +35,8 @@ from dpsco_jax._numerics import at_least_float32
 
 # Up to this length the compiler may sum in whatever order it likes: the worst order is paid for.
 _BLOCK = 4096
+_WIDE = 512  # terms in a sum of its own at least, so that what is written in between is little
+_PIECES = 64
 _OTHER_ROUNDINGS = 16.0
 
 
@@ -76,14 +79,17 @@ def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
     """
     require_real_leaves("tree", tree)
     require_positive("clip_norm", clip_norm)
-    scale, scaled_norm = _scaled_norm(tree)
-    dtype = scaled_norm.dtype
-    bound = jnp.asarray(clip_norm, dtype) * _head_room(tree, dtype)
-    outside = scale * scaled_norm > bound
-    shrink = bound / jnp.where(outside, scaled_norm, 1.0) / scale
+    leaves, dtype = _filled(tree)
+    limit = jnp.asarray(clip_norm, dtype)
+    # Within the range in which its reciprocal has all its digits.
+    unit = jnp.clip(limit, 2.0**-100, 2.0**100)
+    norm = _norm_in_units(leaves, unit)
+    bound = limit / unit * _head_room(tree, dtype)
+    outside = norm > bound
+    shrink = bound / jnp.where(outside, norm, 1.0)
     # A subnormal factor has lost the digits that the head-room counts on.
     shrink = jnp.where(shrink >= jnp.finfo(dtype).tiny, shrink, 0.0)
-    return jnp.where(jnp.isfinite(scaled_norm), jnp.where(outside, shrink, 1.0), 0.0)
+    return jnp.where(jnp.isfinite(norm), jnp.where(outside, shrink, 1.0), 0.0)
 
 
 def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
@@ -123,54 +129,122 @@ def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
     Their product is the norm of the tree. The scaled norm is not finite exactly if an entry is not,
     whatever the maximum makes of NaN: finite entries divided by s are at most 4.
     """
+    filled, dtype = _filled(tree)
+    if not filled:
+        return jnp.ones((), dtype), jnp.zeros((), dtype)
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)).astype(dtype) for leaf in filled]))
+    # Kept where its reciprocal is a normal number too: the compiler may multiply by the reciprocal,
+    # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in s.
+    tiny = float(jnp.finfo(dtype).tiny)
+    scale = jax.lax.stop_gradient(jnp.clip(largest, tiny, 1.0 / tiny))
+    return scale, _root(_sum_of_squares(filled, lambda leaf: leaf.astype(dtype) * (1 / scale)))
+
+
+def _norm_in_units(leaves: Sequence[Array], unit: Array) -> Array:
+    """The norm over ``unit`` of leaves, in the dtype of the unit, from a single pass over them.
+
+    Squares of entries below 2^-63 units vanish, which a comparison with the unit does not see. Those of
+    entries from 2^64 units on leave the range of float32: the same pass adds them up scaled down, where it is
+    small squares that vanish. Not finite if an entry is not, or is beyond the range over the unit.
+    """
+    if not leaves:
+        return jnp.zeros_like(unit)
+    inverse = 1 / unit
+    ordinary = _sum_of_squares(leaves, lambda leaf: leaf.astype(unit.dtype) * inverse)
+    huge = _sum_of_squares(leaves, lambda leaf: leaf.astype(unit.dtype) * inverse * 2.0**-64)
+    fits = jnp.isfinite(ordinary)
+    return _root(jnp.where(fits, ordinary, huge)) * jnp.where(fits, 1.0, 2.0**64)
+
+
+def _filled(tree: PyTree) -> tuple[list[Array], Any]:
+    """The leaves that have entries, and the widest dtype among all and float32, in which to compute."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
     for leaf in leaves:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"every leaf must be real floating, got a leaf of dtype {leaf.dtype}")
     dtype = jnp.result_type(jnp.float32, *(at_least_float32(leaf.dtype) for leaf in leaves))
     stored = [leaf for leaf in leaves if leaf.size]
-    if not stored:
-        return jnp.ones((), dtype), jnp.zeros((), dtype)
     # Without the barrier the compiler, seeing that all entries of a leaf are one number, squares that
     # number and the reciprocal of the scale apart from each other, and both leave the range. Before
     # the conversion: behind it, half precision has to be written out in full.
-    filled = [leaf.astype(dtype) for leaf in jax.lax.optimization_barrier(stored)]
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(leaf)) for leaf in filled]))
-    # Kept where its reciprocal is a normal number too: the compiler may multiply by the reciprocal,
-    # and a CPU flushes subnormal numbers to zero. Constant under differentiation, as the norm is in s.
-    tiny = float(jnp.finfo(dtype).tiny)
-    scale = jax.lax.stop_gradient(jnp.clip(largest, tiny, 1.0 / tiny))
-    squares = [_ordered_sum(jnp.square(leaf * (1 / scale))) for leaf in filled]
-    total = _ordered_sum(jnp.stack(squares))
+    return list(jax.lax.optimization_barrier(stored)), dtype
+
+
+def _sum_of_squares(leaves: Sequence[Array], scaled: Callable[[Array], Array]) -> Array:
+    sums = [_ordered_sum(leaf, lambda x: jnp.square(scaled(x))) for leaf in leaves]
+    return _ordered_sum(jnp.stack(sums))
+
+
+def _root(total: Array) -> Array:
+    """The square root, with gradient zero at zero."""
     positive = total != 0
-    return scale, jnp.where(positive, jnp.sqrt(jnp.where(positive, total, 1.0)), 0.0)
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, total, 1.0)), 0.0)
 
 
-def _ordered_sum(terms: Array) -> Array:
-    """The sum, with at most ``_BLOCK`` additions in a row at each level, however compiled."""
-    terms = jnp.ravel(terms)
+def _ordered_sum(terms: Array, of: Callable[[Array], Array] | None = None) -> Array:
+    """The sum of the terms that ``of`` makes of numbers, zero of zero.
+
+    With at most as many additions in a row as ``_additions`` says, however compiled.
+    """
+    of = of or _itself
     while terms.size > _BLOCK:
-        whole = terms.size // _BLOCK * _BLOCK
-        blocks = jnp.sum(terms[:whole].reshape(-1, _BLOCK), axis=1)
-        if whole < terms.size:
-            blocks = jnp.append(blocks, jnp.sum(terms[whole:]))
+        axis, pieces, width = _next_level(terms.shape)
+        if axis is None:
+            terms = jnp.pad(jnp.ravel(terms), (0, -terms.size % _BLOCK)).reshape(-1, _BLOCK)
+            axis, pieces, width = 1, 1, _BLOCK
+        # By slices, not by a reshape, and of what is there already: a TPU would write all terms out anew.
+        folded = of(_piece(terms, axis, 0, width))
+        for piece in range(1, pieces):
+            folded = folded + of(_piece(terms, axis, piece, width))
         # Without the barrier the compiler may merge the levels into one long sum.
-        terms = jax.lax.optimization_barrier(blocks)
-    return jnp.sum(terms)
+        sums = jnp.sum(folded, axis=tuple(range(axis, folded.ndim)))
+        terms = jax.lax.optimization_barrier(sums) if axis else sums
+        of = _itself
+    return jnp.sum(of(terms))
+
+
+def _itself(terms: Array) -> Array:
+    return terms
+
+
+def _next_level(shape: tuple[int, ...]) -> tuple[int | None, int, int]:
+    """What is added up next of more than ``_BLOCK`` terms: the axes from which on.
+
+    After the first of them is cut into how many pieces of what width; no axis where there were too many.
+    """
+    inner = 1
+    for axis in range(len(shape) - 1, -1, -1):
+        if inner * shape[axis] > _BLOCK:
+            break
+        inner *= shape[axis]
+    if inner >= _WIDE:
+        return axis + 1, 1, shape[axis + 1]
+    width = _BLOCK // inner
+    pieces = math.ceil(shape[axis] / width)
+    return (axis, pieces, width) if pieces <= _PIECES else (None, 1, 0)
+
+
+def _piece(terms: Array, axis: int, number: int, width: int) -> Array:
+    piece = jax.lax.slice_in_dim(
+        terms, number * width, min((number + 1) * width, terms.shape[axis]), axis=axis
+    )
+    missing = width - piece.shape[axis]
+    return jnp.pad(piece, [(0, missing * (i == axis)) for i in range(terms.ndim)])
 
 
 def _head_room(tree: PyTree, dtype: Any) -> float:
     """One minus the worst relative rounding error of norm and scaling, from the shapes alone."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    longest = max((leaf.size for leaf in leaves), default=0)
-    additions = float(_additions(longest) + _additions(len(leaves)))
+    within = max((_additions(leaf.shape) for leaf in leaves), default=0)
+    additions = float(within + _additions((len(leaves),)))
     unit_roundoff = float(jnp.finfo(dtype).eps) / 2
     return 1.0 - (additions / 2 + _OTHER_ROUNDINGS) * unit_roundoff
 
 
-def _additions(size: int) -> int:
-    levels = 0
-    while size > _BLOCK:
-        levels += _BLOCK
-        size = math.ceil(size / _BLOCK)
-    return levels + size
+def _additions(shape: tuple[int, ...]) -> int:
+    made = 0
+    while math.prod(shape) > _BLOCK:
+        axis, pieces, _ = _next_level(shape)
+        made += pieces + _BLOCK
+        shape = (math.ceil(math.prod(shape) / _BLOCK),) if axis is None else shape[:axis]
+    return made + math.prod(shape)

@@ -56,7 +56,7 @@ def gaussian(key: jax.Array, tree: Any, stddev: jax.typing.ArrayLike) -> Any:
             as it is.
     """
     require_nonnegative("stddev", stddev)
-    return _add_noise(key, tree, stddev, _draws.normal)
+    return _add_noise(key, tree, stddev, _draws.normal_of_words)
 
 
 def laplace(key: jax.Array, tree: Any, scale: jax.typing.ArrayLike) -> Any:
@@ -76,7 +76,7 @@ def laplace(key: jax.Array, tree: Any, scale: jax.typing.ArrayLike) -> Any:
             as it is.
     """
     require_nonnegative("scale", scale)
-    return _add_noise(key, tree, scale, _draws.laplace)
+    return _add_noise(key, tree, scale, _draws.laplace_of_words)
 
 
 def gaussian_loss(
@@ -122,7 +122,7 @@ def _of_ratio(
     return privacy.unbounded_unless(valid, curve(ratio))
 
 
-def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any) -> Any:
+def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, law: _draws.Law) -> Any:
     require_key(key)
     require(jnp.ndim(size) == 0, "the size of the noise", size, "one number")
     require_tree("tree", tree)
@@ -137,7 +137,7 @@ def _add_noise(key: jax.Array, tree: Any, size: jax.typing.ArrayLike, draw: Any)
         # Integers that were wrapped would move by 2^32 where a user moves them by one.
         leaf = floats_of(leaf)
         dtype = at_least_float32(leaf.dtype)
-        noise = jnp.asarray(size, dtype) * _own_draws.like(leaf, draw, leaf_key, dtype)
+        noise = jnp.asarray(size, dtype) * _own_draws.like(leaf, law, leaf_key, dtype)
         return (leaf.astype(dtype) + noise).astype(leaf.dtype)
 
     noised_leaves = [noised(leaf, k) for leaf, k in zip(leaves, keys, strict=True)]

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from dpsco_jax import _compensated, _device_sums, _sharding, transforms
-from dpsco_jax.mechanisms import _own_draws
 from dpsco_jax.problems import users
 from tests.devices.table import environment
 
@@ -72,13 +71,6 @@ def test_too_many_devices_for_few_users_are_refused():
 def test_nothing_is_spread_without_a_mesh():
     assert _sharding.found(jnp.ones((8, 2))) is None
     assert _sharding.found(np.ones((8, 2))) is None
-
-
-def test_words_of_an_entry_are_those_of_the_whole_draw():
-    for size in (1, 2, 7, 64):
-        key, counters = jax.random.key(size), jnp.arange(size, dtype=jnp.uint32)
-        own = _own_draws._words(jax.random.key_data(key), counters)
-        np.testing.assert_array_equal(own, jax.random.bits(jax.random.key(size), (size,)))
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

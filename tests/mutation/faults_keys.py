@@ -54,7 +54,7 @@ FAULTS = (
     Fault("equal keys: a state beside a batch is not looked at", _LEDGER, "~(shared[:-1] | shared[-1])", "~shared[:-1]", _OF_STATES),
     Fault("keys in batches: nothing is refused", "_keys.py", "in_batched: list[bool], words: jax.Array) -> Any:\n", "in_batched: list[bool], words: jax.Array) -> Any:\n        return words, True\n", _OF_BATCHES),
     Fault("keys in batches: Poisson samples", "oracles/sampling.py", "_poisson(_keys.alone(key)", "_poisson(key", (f"{_REFUSES}[oracles.sampling.poisson]",)),
-    Fault("keys in batches: normal noise", "mechanisms/_draws.py", "jax.random.bits(_keys.alone(key), (3,", "jax.random.bits(key, (3,", _OF_BATCHES),
+    Fault("keys in batches: normal noise", "mechanisms/_draws.py", "    key = _keys.alone(key)\n", "", _OF_BATCHES),
     Fault("keys in batches: random subsets of near users", "mechanisms/concentrated/concentrated_mean.py", "jax.random.bernoulli(_keys.alone(key)", "jax.random.bernoulli(key", (f"{_REFUSES}[mechanisms.concentrated.concentrated_mean.select]",)),
     Fault("keys in batches: coordinates of one mean are drawn by one key", "mechanisms/winsorized/winsorized_mean.py", "if block > 1 and _keys.draw_apart(of_run.dtype) else", "if block > 1 else", _COORDINATES),
     Fault("keys in batches: our own are mapped over at once", "_keys.py", "if draw_apart(keys.dtype):", "if True:", _OWN),

@@ -57,7 +57,7 @@ FAULTS = (
     Fault("winsorized turns: offsets of nobody are summed", _BOUNDED, "offsets = jnp.where(jnp.arange(len(values)) < live, offsets, 0)", "pass", (_FIRST_ROWS,)),
     Fault("winsorized turns: intervals look at values of nobody", _RANGES, "places = jnp.where(jnp.arange(len(places)) < num_users, places, count)", "pass", (_INTERVALS,)),
     Fault("winsorized turns: costs of bins are those of the largest phase", _RANGES, "users = rows if num_users is None else num_users", "users = rows", (_INTERVALS,)),
-    Fault("winsorized turns: both words of a draw are the same", _RANGES, "2 * num_users + 1 + start, length", "start, length", (f"{_ROWS_OF_TURNS}::test_variables_of_segments_are_those_of_a_program_of_this_size",)),
+    Fault("winsorized turns: a gap and a bin have one variable", _RANGES, "both[:rows, 1]", "both[:rows, 0]", (f"{_ROWS_OF_TURNS}::test_variables_of_segments_are_those_of_a_program_of_this_size",)),
     Fault("winsorized turns: the noise of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"noise_scale\" else each)\n", (*rows("phased_erm"), _CHARGED)),
     Fault("winsorized turns: the coarse noise of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"coarse_stddev\" else each)\n", (_CHARGED,)),
     Fault("winsorized turns: the loss of the first phase for all", "_stacking.py", "                each = alike(each)\n", "                each = alike(each[:1] * len(each) if field.name == \"cost\" else each)\n", (_CHARGED, *rows("phased_erm"))),

@@ -30,7 +30,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from dpsco_jax import _keys
 from dpsco_jax._checks import (
     require,
     require_each,
@@ -120,7 +119,7 @@ def private_range(
     size, cost, start = _segments(bins, count, num_users)
     bin_key, place_key = jax.random.split(key)
     weight = _log_weights(size, cost, epsilon)
-    chosen = jnp.argmax(weight + _gumbel(bin_key, weight, num_users))
+    chosen = jnp.argmax(weight + _gumbel(bin_key, weight))
     place = jax.random.randint(place_key, (), 0, jnp.maximum(size[chosen], 1))
     return Interval(grid.center(start[chosen] + place), grid.half_width)
 
@@ -240,19 +239,11 @@ def _segments(
     )
 
 
-def _gumbel(key: jax.Array, weights: Array, num_users: Array | None) -> Array:
-    """A variable for each segment: of those of n users the ones that a program of their own would draw."""
-    if num_users is None:
-        return _draws.gumbel(key, weights.shape, weights.dtype)
-    segments, rows = len(weights), len(weights) // 2
-    words = jax.random.bits(_keys.alone(key), (2 * segments,), jnp.uint32)
-
-    def of(start: Any, length: int) -> Array:
-        high = lax.dynamic_slice_in_dim(words, start, length)
-        low = lax.dynamic_slice_in_dim(words, 2 * num_users + 1 + start, length)
-        return -jnp.log(_draws.exponential_of_words(high, low, weights.dtype))
-
-    return jnp.concatenate([of(jnp.zeros_like(num_users), rows + 1), of(num_users + 1, rows)])
+def _gumbel(key: jax.Array, weights: Array) -> Array:
+    """A variable for each segment, of the gaps and of the bins: the first ones are those of fewer values."""
+    rows = len(weights) // 2
+    both = _draws.gumbel(key, (rows + 1, 2), weights.dtype)
+    return jnp.concatenate([both[:, 0], both[:rows, 1]])
 
 
 def _log_weights(

@@ -243,16 +243,15 @@ def query(
     setting: Setting,
     users: Array,
     center: Array,
-    num_drawn: Any = None,
 ) -> Queries:
     """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts.
 
-    Of the ``users``, by position, the first ``num_drawn`` are looked at; all if it is ``None``.
+    Of the ``users``, by position, all are looked at.
     """
     rows = jax.tree.map(lambda x: x.at[users].get(mode="promise_in_bounds"), setting.data)
     along_key, across_key = jax.random.split(key)
-    along = _normal(num_drawn, along_key, rows.labels.shape, center.dtype)
-    across = _normal(num_drawn, across_key, rows.labels.shape, center.dtype)
+    along = _draws.normal(along_key, rows.labels.shape, center.dtype)
+    across = _draws.normal(across_key, rows.labels.shape, center.dtype)
     entry = _linear_rows.entry(setting.model, rows)
     if _linear_rows.is_sparse(rows):
         present = jnp.sum(rows.features < center.shape[0], axis=-1, dtype=center.dtype)
@@ -264,26 +263,6 @@ def query(
     relative, unit = _linear_rows.slopes(setting.model, center, rows, everyone, offsets)
     inverse = jnp.where(norms > 0, 1.0 / jnp.where(norms > 0, norms, 1.0), 0.0)
     return Queries(rows, relative * unit[:, None], inverse, along, across)
-
-
-def _normal(rows: Any, key: Array, shape: tuple[int, int], dtype: Any) -> Array:
-    """Standard Gaussian variables, for so many rows those that a run of this size draws by itself.
-
-    Further rows are not looked at.
-    """
-    if rows is None or isinstance(rows, int):
-        return _draws.normal(key, shape, dtype)
-    most = math.prod(shape)
-    room = (most + 1) // 2
-    half = (rows * shape[1] + 1) // 2
-    flat = jax.random.bits(_keys.alone(key), (3 * room,), jnp.uint32)
-    high, low, turn = (lax.dynamic_slice_in_dim(flat, i * half, room) for i in range(3))
-    radius, angle = _draws.polar_of_words(high, low, turn, dtype)
-    place = jnp.arange(most, dtype=jnp.int32)
-    second = place >= half
-    pair = jnp.minimum(jnp.where(second, place - half, place), room - 1)
-    turned = jnp.where(second, jnp.sin(angle)[pair], jnp.cos(angle)[pair])
-    return (radius[pair] * turned).reshape(shape)
 
 
 def gradient(setting: Setting, queries: Queries, j: Array, v: Array) -> Array:
@@ -367,7 +346,7 @@ def _run(
     """Localized calls on one ball, one after another: one round of queries, one loop over all phases."""
     users_key, shifts_key, noise_key = jax.random.split(key, 3)
     users = jnp.asarray(setting.first) + _draw_users(users_key, sizes)
-    queries = query(shifts_key, setting, users, center, sizes.num_drawn)
+    queries = query(shifts_key, setting, users, center)
     betas = beta * sizes.beta_factor
     longest = jnp.minimum(jnp.asarray(sizes.inverse_root), betas / math.sqrt(center.shape[0]))
     steps = (jnp.stack([jnp.asarray(reach) for reach in far]) / setting.lipschitz) * longest

@@ -225,19 +225,19 @@ def of_words(
     bits: int,
     step: Float[Array, ""],
 ) -> Split:
-    """The number step·(2^bits·high + low) of two int32 words, without error.
+    """The number step·(2^bits·high + low) of two integers, without error.
 
     Args:
-        high: of magnitude at most 2^30.
-        low: from 0 to 2^30.
-        bits: static, at most 16.
-        step: a power of two.
+        high: of 32 bits, of magnitude at most 2^30; of 64, at most 2^46.
+        low: of the same kind, from 0 to that.
+        bits: static, at most 12, or 24.
+        step: a power of two, float32, or float64 for integers of 64 bits.
     """
     carried = high + (low >> bits)
-    upper = carried.astype(jnp.float32)
+    upper = carried.astype(step.dtype)
     # What the conversion has rounded away fits beside the lower word.
-    rest = (carried - upper.astype(jnp.int32)).astype(jnp.float32)
-    lower = rest * 2.0**bits + (low & (2**bits - 1)).astype(jnp.float32)
+    rest = (carried - upper.astype(carried.dtype)).astype(step.dtype)
+    lower = rest * 2.0**bits + (low & (2**bits - 1)).astype(step.dtype)
     return Split(*(part * step for part in _two_sum(upper * 2.0**bits, lower)))
 
 

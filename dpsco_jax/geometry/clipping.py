@@ -7,12 +7,14 @@ Source: per-user clipping as in McMahan et al. 2018 (DP-FedSGD).
 
 Formal guarantee: every term is a function of its own row, has joint l2 norm at most ``clip_norm`` (each
 layer at most its own), and is zero if the row is not finite in any place or does not count; see
-``geometry.norms``. Sixteen terms are added in pairs, with four roundings in a row, and groups of them
-without error (``dpsco_jax._compensated``): ``split_sum_of_clipped`` returns the sum in two parts,
-``sum_of_clipped`` the float next to it. What the rounding of the sixteen does to a sensitivity,
-``_compensated.room`` pays for, which callers multiply bounds by.
+``geometry.norms``. On a CPU sixteen terms are added in pairs, with four roundings in a row, and groups of
+them without error (``dpsco_jax._compensated``); what the rounding of the sixteen does to a sensitivity,
+``_compensated.room`` pays for, which callers multiply bounds by. Elsewhere each term is rounded to a public
+grid of 2^-24 of the bound, which its bound pays for, and integers are added: a sum is that of the rounded
+terms in whatever order, and moves by what one user adds. ``split_sum_of_clipped`` returns the sum in two
+parts, ``sum_of_clipped`` the float next to it. docs/theory/sums.md has the proofs.
 
-Cost: two passes over the rows for the factors and one for the sum; no temporary of their size on a CPU.
+Cost: one pass over the rows for the factors and one for the sum; no temporary of their size.
 """
 
 import functools
@@ -36,9 +38,8 @@ from dpsco_jax._numerics import at_least_float32, wide_number
 from dpsco_jax.geometry import norms
 
 _BLOCK = 16
-_BITS = 24  # of a grid's steps within the bound
-_LOW = 12  # of them in the lower of two words
-_MOST = 2**18  # rows, of which neither word's sum leaves 32 bits
+_BITS = 24  # steps of a grid within the bound are 2^24, and 2^48 for float64
+_MOST = 2**18  # rows, of which neither half of the bits adds up to more than 32, or 64
 _MANTISSA = 23
 _LEAST = 2.0**-100
 
@@ -146,21 +147,25 @@ def _sum_of_clipped(rows: Any, clip_norm: ArrayLike, counted: Bool[jax.Array, "u
 
 def _on_grid(rows: Any, factors: jax.Array, clip_norm: jax.Array) -> Any:
     """The sum of rows that are rounded to a grid, as integers: the same in whatever order they are added."""
-    # A power of two at least the bound is 2^24 steps; the bound in float32, where exponents are read off.
-    within = jnp.clip(jnp.nan_to_num(clip_norm), _LEAST, 1 / _LEAST).astype(jnp.float32)
-    bits = lax.bitcast_convert_type(within, jnp.int32) + (2**_MANTISSA - 1)
-    exponents = (bits >> _MANTISSA) - _BITS
-    step = lax.bitcast_convert_type(exponents << _MANTISSA, jnp.float32)
-    weights = factors / step.astype(factors.dtype)
+    # The power of two next to the bound from above, by the exponent of its float32.
+    largest = float(jnp.finfo(jnp.float32).max)
+    within = jnp.clip(jnp.nan_to_num(clip_norm), _LEAST, largest).astype(jnp.float32)
+    exponent = (lax.bitcast_convert_type(within, jnp.int32) + (2**_MANTISSA - 1)) >> _MANTISSA
+    power = lax.bitcast_convert_type((exponent - _BITS) << _MANTISSA, jnp.float32)
+    # A bound that float32 does not hold has no steps, or an entry would have too many.
+    factors = jnp.where(clip_norm <= largest, factors, 0)
 
-    def of_some(leaf: jax.Array, weights: jax.Array) -> _compensated.Split:
-        steps = jnp.round(jax.vmap(_scaled)(leaf, weights)).astype(jnp.int32)
-        high, low = steps >> _LOW, steps & (2**_LOW - 1)
-        return _compensated.of_words(jnp.sum(high, axis=0), jnp.sum(low, axis=0), _LOW, step)
+    def of_some(leaf: jax.Array, factors: jax.Array) -> _compensated.Split:
+        wide = _wide(leaf)
+        cut, kind = (_BITS, jnp.int64) if wide.itemsize == 8 else (_BITS // 2, jnp.int32)
+        step = power.astype(wide) * 2.0 ** (_BITS - 2 * cut)
+        steps = jnp.round(jax.vmap(_scaled)(leaf, factors / step)).astype(kind)
+        high, low = steps >> cut, steps & (2**cut - 1)
+        return _compensated.of_words(jnp.sum(high, axis=0), jnp.sum(low, axis=0), cut, step)
 
     def of_leaf(leaf: jax.Array) -> _compensated.Split:
         parts = [
-            of_some(leaf[first : first + _MOST], weights[first : first + _MOST])
+            of_some(leaf[first : first + _MOST], factors[first : first + _MOST])
             for first in range(0, max(len(leaf), 1), _MOST)
         ]
         return functools.reduce(_compensated.add, parts)

@@ -87,11 +87,44 @@ def test_long_sums_do_not_lose_small_terms(shape):
 
 
 def test_sum_is_blocked_whatever_the_compiler_does():
-    assert norms._additions(4096) == 4096
-    assert norms._additions(4097) == 4096 + 2
-    assert norms._additions(10**10) <= 3 * 4096
-    text = jax.jit(norms.global_norm).lower(jnp.zeros(10_000)).as_text()
-    assert "optimization_barrier" in text
+    assert norms._additions((4096,)) == 4096
+    assert norms._additions((4097,)) <= 4096 + 3
+    assert norms._additions((10**10,)) <= 3 * 4096
+    assert norms._additions((5000, 100, 7)) <= 3 * 4096
+    text = jax.jit(norms.global_norm).lower(jnp.zeros(1_000_000)).as_text()
+    assert text.count("optimization_barrier") > 1
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (4097,),
+        (16384,),
+        (300_000,),
+        (1000, 1000),
+        (100_000, 16),
+        (7, 13, 17, 19),
+        (4096, 2),
+        (2, 5000),
+    ],
+)
+def test_every_term_is_added_once(shape):
+    terms = np.random.default_rng(0).integers(0, 9, shape).astype(np.float32)
+    assert float(norms._ordered_sum(jnp.asarray(terms))) == terms.sum(dtype=np.float64)
+
+
+@pytest.mark.parametrize("bound", [1e-35, 1e-30, 1e-20, 1.0, 1e18, 1e19, 1e20, 1e30, 1e38])
+def test_no_magnitude_is_taken_for_a_small_one(bound):
+    """Squares leave the range of floats on both sides: all magnitudes against all bounds."""
+    rows = 10.0 ** np.arange(-38, 38.6, 0.5)[:, None] * np.float32([1.0, 0.7, -0.5])
+    rows = rows.astype(np.float32)
+    clipped = jax.jit(jax.vmap(lambda row: norms.clip_to_norm(row, bound)))(rows)
+    lengths = np.linalg.norm(np.asarray(clipped, np.float64), axis=1)
+    true = np.linalg.norm(rows.astype(np.float64), axis=1)
+    assert np.all(lengths <= np.float32(bound))
+    kept = true < 1e37 * bound
+    wanted = np.minimum(true, bound)
+    np.testing.assert_allclose(lengths[kept], wanted[kept], rtol=1e-4, atol=2e-38)
 
 
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-20, 1.0, 1e20, 1e30, 3e38])

@@ -35,6 +35,7 @@ from dpsco_jax._checks import require
 _WORD = 2.0**-32
 _ALL_ONES = 0xFFFFFFFF
 _MOST = 2**32
+_REUSE_CHECK = "jax_debug_key_reuse"
 _THREEFRY = ("fry", "threefry2x32")
 
 # What a Gaussian variable is over the probability q of a smaller one, as a function of w = -log(1 - q²):
@@ -138,7 +139,7 @@ def words(key: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array]
     if not of_counters(key):
         both = jax.random.bits(key, (2, *shape), jnp.uint32)
         return both[0], both[1]
-    if jax.config.jax_debug_key_reuse:  # whose check knows nothing of the words of a key
+    if getattr(jax.config, _REUSE_CHECK):  # which knows nothing of the words of a key
         jax.random.bits(key, ())
     return words_at(jax.random.key_data(key), places(shape, shape, [0] * len(shape)))
 

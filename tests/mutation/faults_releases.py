@@ -7,6 +7,7 @@ _AGGREGATES = ("tests/transforms/test_aggregates.py", "tests/test_private_steps.
 _PRIVATIZE = ("tests/transforms/test_privatize.py", "tests/test_private_steps.py")
 _REMOVED = ("tests/transforms/test_outlier_removed_mean.py", *rows("multipass_sgd, tested"))
 _CENTRED = ("tests/transforms/test_centred_clip.py",)
+_CLIPPING = ("tests/geometry/test_clipping.py",)
 _NORMS = ("tests/geometry/test_norms.py", "tests/geometry/test_clipping.py")
 _SAMPLING = ("tests/oracles/test_sampling.py",)
 _VECTOR = ("tests/mechanisms/test_sparse_vector.py",)
@@ -45,8 +46,17 @@ FAULTS = (
     Fault("centred clip: who is inside by another radius", "transforms/centred_clip.py", "norms.clip_factor(row, _INSIDE * reach)", "norms.clip_factor(row, reach)", _CENTRED),
     Fault("winsorized transformation answers for ever", "transforms/winsorized_mean.py", "open_still = state.queries < planned.num_queries", "open_still = state.queries <= planned.num_queries", ("tests/transforms/test_winsorized_mean.py",)),
     Fault("halt_when freezes the ledger", "transforms/halt_when.py", "is_leaf=_is_ledger,", "is_leaf=None,", ("tests/transforms/test_halt_when.py",)),
-    Fault("clip factor: one more than the norm", "geometry/norms.py", "shrink = bound / jnp.where(outside, scaled_norm, 1.0) / scale", "shrink = 1.01 * bound / jnp.where(outside, scaled_norm, 1.0) / scale", _NORMS),
-    Fault("an infinite user is not dropped", "geometry/norms.py", "return jnp.where(jnp.isfinite(scaled_norm), jnp.where(outside, shrink, 1.0), 0.0)", "return jnp.where(outside, shrink, 1.0)", (*_NORMS, "tests/test_private_steps.py")),
+    Fault("clip factor: one more than the norm", "geometry/norms.py", "shrink = bound / jnp.where(outside, norm, 1.0)", "shrink = 1.01 * bound / jnp.where(outside, norm, 1.0)", _NORMS),
+    Fault("an infinite user is not dropped", "geometry/norms.py", "return jnp.where(jnp.isfinite(norm), jnp.where(outside, shrink, 1.0), 0.0)", "return jnp.where(outside, shrink, 1.0)", (*_NORMS, "tests/test_private_steps.py")),
+    Fault("huge squares are not added up again", "geometry/norms.py", "fits = jnp.isfinite(ordinary)", "fits = ordinary == ordinary", _NORMS),
+    Fault("huge squares: a scale that vanishes", "geometry/norms.py", "jnp.clip(limit, 2.0**-100, 2.0**60)", "jnp.clip(limit, 2.0**-100, 2.0**100)", _NORMS),
+    Fault("norms: a last piece is left out", "geometry/norms.py", "for piece in range(1, pieces):", "for piece in range(1, pieces - 1):", _NORMS),
+    Fault("grid: rounding is not paid for", "geometry/clipping.py", "(1 - math.sqrt(dim) * 2.0**-_BITS)", "(1 + 1e-3)", _CLIPPING),
+    Fault("grid: more rows at once than words hold", "geometry/clipping.py", "_MOST = 2**18", "_MOST = 2**22", _CLIPPING),
+    Fault("grid: the lower half is dropped", "geometry/clipping.py", "jnp.sum(low, axis=0), cut", "0 * jnp.sum(low, axis=0), cut", _CLIPPING),
+    Fault("grid: a bound beyond float32 has steps", "geometry/clipping.py", "jnp.where(clip_norm <= largest, factors, 0)", "factors", _CLIPPING),
+    Fault("grid: half a bound is the power of two", "geometry/clipping.py", "+ (2**_MANTISSA - 1)) >> _MANTISSA", ") >> _MANTISSA", _CLIPPING),
+    Fault("words: what a conversion rounds away is dropped", "_compensated.py", "lower = rest * 2.0**bits + ", "lower = ", _CLIPPING),
     Fault("no room for the rounding of norms", "geometry/norms.py", "return 1.0 - (additions / 2 + _OTHER_ROUNDINGS) * unit_roundoff", "return 1.0", _NORMS),
     Fault("masked rows are summed", "geometry/clipping.py", "lax.optimization_barrier(jnp.where(counted, factors, 0))", "lax.optimization_barrier(factors)", (*_AGGREGATES, *_NORMS)),
     Fault("Poisson: everybody half as often again", "oracles/sampling.py", "jnp.uint32) < threshold) | certain", "jnp.uint32) // 2 < threshold // 3 * 2) | certain", _SAMPLING),

@@ -78,12 +78,12 @@ def test_every_user_enters_one_block_and_no_other():
         drawn = right(key, sizes)
         return jnp.arange(USERS, dtype=jnp.int32) % sizes.num_users + 0 * drawn[0]
 
-    def listen(key, setting, users, center, num_drawn):
+    def listen(key, setting, users, center):
         jax.debug.callback(
             lambda labels: entered.append(labels[:, 0].astype(int).tolist()),
             setting.data.labels[users],
         )
-        return query(key, setting, users, center, num_drawn)
+        return query(key, setting, users, center)
 
     with (
         mock.patch.object(_calls, "_draw_users", all_of_them),

@@ -136,7 +136,6 @@ class Sizes:
     shuffled: bool = static()  # whether more than half of the users are drawn, so in an order too
     batch: sampling.Batch | None  # the draw of a level; none with replacement, or of everybody
     num_users: Number  # n
-    num_drawn: Number  # users of the call
     num_phases: Number  # of all levels together
     drawn: Number = padded()  # users of each level, one less than its queries
     beta_factor: Number = padded()  # of each level
@@ -171,7 +170,6 @@ def sizes_of(num_users: int, calls: Sequence[Level], replacement: bool) -> Sizes
         shuffled=not replacement and 2 * most > num_users,
         batch=sampling.batch_of(num_users, most) if some else None,
         num_users=num_users,
-        num_drawn=sum(drawn),
         num_phases=len(phases),
         drawn=np.asarray(drawn, np.int32),
         beta_factor=np.asarray([level.beta_factor for level in calls]),
@@ -246,7 +244,7 @@ def query(
 ) -> Queries:
     """One parallel round: the slopes of the drawn users' losses at the centre plus their shifts.
 
-    Of the ``users``, by position, all are looked at.
+    The ``users`` are positions of all who were drawn, of whom those beyond a run of this size are not used.
     """
     rows = jax.tree.map(lambda x: x.at[users].get(mode="promise_in_bounds"), setting.data)
     along_key, across_key = jax.random.split(key)

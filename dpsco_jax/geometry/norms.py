@@ -85,7 +85,8 @@ def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
     leaves, dtype = _filled(tree)
     limit = jnp.asarray(clip_norm, dtype)
     # So that both scales of the pass are normal numbers: one that vanished would hide what is huge.
-    unit = jnp.clip(limit, 2.0**-100, 2.0**60)
+    half = jnp.finfo(dtype).maxexp // 2
+    unit = jnp.clip(limit, 2.0 ** (30 - 2 * half), 2.0 ** (half - 4))
     norm = _norm_in_units(leaves, unit)
     bound = limit / unit * _head_room(tree, dtype)
     outside = norm > bound
@@ -146,18 +147,19 @@ def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:
 def _norm_in_units(leaves: Sequence[Array], unit: Array) -> Array:
     """The norm over ``unit`` of leaves, in the dtype of the unit, from a single pass over them.
 
-    Squares of entries below 2^-63 units vanish, which a comparison with the unit does not see. Those of
-    entries from 2^64 units on leave the range of float32: the same pass adds them up scaled down, where it is
+    In float32, squares of entries below 2^-63 units vanish, which a comparison with the unit does not see,
+    and those of entries from 2^64 units on leave the range: the same pass adds them up scaled down, where it is
     small squares that vanish. Not finite if an entry is not, or is beyond the range over the unit.
     """
     if not leaves:
         return jnp.zeros_like(unit)
     # Behind a barrier: a compiler that knows these numbers squares them and the entries apart.
-    inverse, small = jax.lax.optimization_barrier((1 / unit, 2.0**-64 / unit))
+    far = 2.0 ** (jnp.finfo(unit.dtype).maxexp // 2)
+    inverse, small = jax.lax.optimization_barrier((1 / unit, 1 / far / unit))
     ordinary = _sum_of_squares(leaves, lambda leaf: leaf.astype(unit.dtype) * inverse)
     huge = _sum_of_squares(leaves, lambda leaf: leaf.astype(unit.dtype) * small)
     fits = jnp.isfinite(ordinary)
-    return _root(jnp.where(fits, ordinary, huge)) * jnp.where(fits, 1.0, 2.0**64)
+    return _root(jnp.where(fits, ordinary, huge)) * jnp.where(fits, 1.0, far)
 
 
 def _filled(tree: PyTree) -> tuple[list[Array], Any]:

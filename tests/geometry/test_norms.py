@@ -127,6 +127,19 @@ def test_no_magnitude_is_taken_for_a_small_one(bound):
     np.testing.assert_allclose(lengths[kept], wanted[kept], rtol=1e-4, atol=2e-38)
 
 
+@pytest.mark.parametrize("bound", [1e-200, 1.0, 1e150, 1e160, 1e300])
+def test_no_magnitude_of_float64_is_taken_for_a_small_one(bound):
+    rows = 10.0 ** np.arange(-300, 308, 2.0)[:, None] * np.array([1.0, 0.7, -0.5])
+    with jax.enable_x64(True):
+        clipped = jax.jit(jax.vmap(lambda row: norms.clip_to_norm(row, bound)))(rows)
+    lengths = np.linalg.norm(np.asarray(clipped) / bound, axis=1)
+    with np.errstate(over="ignore"):
+        true = np.hypot.reduce(np.abs(rows / bound), axis=1)
+    assert np.all(lengths <= 1)
+    kept = (true < 1e290) & (true > 1e-290)
+    np.testing.assert_allclose(lengths[kept], np.minimum(true, 1)[kept], rtol=1e-9)
+
+
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-20, 1.0, 1e20, 1e30, 3e38])
 def test_extreme_magnitudes(magnitude):
     values = np.full(4, magnitude, np.float32)

@@ -132,8 +132,8 @@ def test_no_magnitude_of_float64_is_taken_for_a_small_one(bound):
     rows = 10.0 ** np.arange(-300, 308, 2.0)[:, None] * np.array([1.0, 0.7, -0.5])
     with jax.enable_x64(True):
         clipped = jax.jit(jax.vmap(lambda row: norms.clip_to_norm(row, bound)))(rows)
-    lengths = np.linalg.norm(np.asarray(clipped) / bound, axis=1)
     with np.errstate(over="ignore"):
+        lengths = np.hypot.reduce(np.abs(np.asarray(clipped) / bound), axis=1)
         true = np.hypot.reduce(np.abs(rows / bound), axis=1)
     assert np.all(lengths <= 1)
     kept = (true < 1e290) & (true > 1e-290)

@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= auto
 
-.PHONY: help environment run test test-all test-types test-slow mutants lint format bench bench-gpu clean
+.PHONY: help environment run test test-all test-types test-slow mutants lint format bench bench-gpu bench-aot clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,6 +19,7 @@ help:
 	@echo 'make lint       ruff, mypy, the import contract'
 	@echo 'make format     apply ruff fixes and formatting'
 	@echo 'make bench      speed against peers; bench-gpu: the same on a GPU machine with its own JAX'
+	@echo 'make bench-aot  bytes and kernels of programs compiled for an H100 and a TPU, which need not be there'
 	@echo 'make clean      remove the environment and caches'
 
 $(VENV)/bin/python:
@@ -92,5 +93,23 @@ bench: $(VENV)/.installed-bench
 bench-gpu:
 	$(PYTHON) -u -m experiments.benchmarks --require-gpu
 
+# Each chip has an environment of its own: the packages of both do not go together.
+AOT_PACKAGES_h100 := jax-cuda12-plugin==0.10.2 jax-cuda12-pjrt==0.10.2 nvidia-cuda-nvcc-cu12
+AOT_PACKAGES_v5e := 'jax[tpu]==0.10.2'
+AOT_RUN_h100 := JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1
+AOT_RUN_v5e := JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1
+CHIPS := h100 v5e
+
+.aot-%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .aot-$*
+	.aot-$*/bin/python -m pip install $(QUIETLY) --editable . jax-privacy $(AOT_PACKAGES_$*)
+	@touch $@
+
+bench-aot: $(CHIPS:%=.aot-%/.installed)
+	@for chip in $(CHIPS); do $(MAKE) --no-print-directory bench-aot-$$chip || exit 1; done
+
+bench-aot-%: .aot-%/.installed
+	TF_CPP_MIN_LOG_LEVEL=3 $(AOT_RUN_$*) .aot-$*/bin/python -m experiments.benchmarks.aot $* --check $(AOT)
+
 clean:
-	rm -rf $(VENV) $(COMPILED) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .aot-* $(COMPILED) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,13 +1,13 @@
 """Programs compiled for chips that are not there: bytes and kernels of ours, of peers, of the least there is.
 
-    python -m experiments.benchmarks.aot h100              the tables, in the environment of that chip
-    python -m experiments.benchmarks.aot v5e --solvers     every row of the table of recorded releases, compiled
-    python -m experiments.benchmarks.aot h100 --check      rc 1 if a program of ours exceeds its budget
-    python -m experiments.benchmarks.aot h100 --write      writes the budget anew
+    python -m experiments.benchmarks.aot h100            the table, in the environment of that chip
+    python -m experiments.benchmarks.aot v5e --solvers   every row of the table of recorded releases
+    python -m experiments.benchmarks.aot h100 --check    rc 1 if a program of ours exceeds its budget
+    python -m experiments.benchmarks.aot h100 --write    writes the budget anew
 
 ``make bench-aot`` makes the environments and runs both chips with ``--check``. The budget file
-(``aot_budget.json``) holds bytes and kernels of our programs, so that a change that costs traffic shows in its
-diff.
+(``aot_budget.json``) holds bytes and kernels of our programs, so that a change that costs traffic shows in
+its diff.
 """
 
 import argparse
@@ -83,7 +83,7 @@ def _ghost(case: models.Case, microbatch: int | None = None) -> Work:
             case.loss, case.params, num_users=case.number, microbatch_size=microbatch, **numbers
         ),
         "optax": peers.optax_step(case.loss, case.params, **numbers),
-        "least": ghost_steps.plain_step(case),
+        "without privacy": ghost_steps.plain_step(case),
     }
     return Work(
         f"step of {case.name}",

@@ -148,8 +148,8 @@ def _norm_in_units(leaves: Sequence[Array], unit: Array) -> Array:
     """The norm over ``unit`` of leaves, in the dtype of the unit, from a single pass over them.
 
     In float32, squares of entries below 2^-63 units vanish, which a comparison with the unit does not see,
-    and those of entries from 2^64 units on leave the range: the same pass adds them up scaled down, where it is
-    small squares that vanish. Not finite if an entry is not, or is beyond the range over the unit.
+    and those of entries from 2^64 units on leave the range: the same pass adds them up scaled down, where
+    it is small squares that vanish. Not finite if an entry is not, or is beyond the range over the unit.
     """
     if not leaves:
         return jnp.zeros_like(unit)

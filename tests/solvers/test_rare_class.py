@@ -337,6 +337,29 @@ def test_stages_are_given_what_the_released_intercept_says(monkeypatch):
     assert float(noisy["_descent"][0][4].mean) == 0.25
 
 
+def test_the_radius_holds_the_share_that_it_is_searched_for():
+    """Noise that hardly moves the share; the share of the plan has no part in it."""
+    users, rng = 200, np.random.default_rng(1)
+    problem = Problem(LOGISTIC, num_users=users, items_per_user=1, dim=2)
+    plan = whitened_sgd.plan(problem, Budget(1.0, 1e-5), intercept=0, quantile=0.5)
+    plan = dataclasses.replace(plan, radius_multiplier=1e-3)
+    lengths = rng.uniform(0.1, 1.0, (users, 1))
+    rows = np.stack([lengths, np.zeros_like(lengths)], -1)
+    data = UserData(Example(jnp.float32(rows), jnp.zeros((users, 1))), None)
+
+    @jax.jit
+    def radius(quantile):
+        model = LOGISTIC.linear_model
+        prepared = linear.prepare(model, data, 2)
+        start = whitened_sgd.TunedPoint(jnp.zeros(2), jnp.asarray(0.0))
+        key = jax.random.key(0)
+        return jnp.exp(whitened_sgd._opening_radius(key, plan, quantile, model, prepared, start)[0])
+
+    norms = 0.5 * lengths * plan.radius_multiple
+    for quantile in (0.3, 0.9):
+        assert np.mean(norms < float(radius(quantile))) == pytest.approx(quantile, abs=0.1)
+
+
 def test_the_labels_have_no_part_in_it_but_by_the_released_intercept(monkeypatch):
     quiet = {"start_multiplier": 1e-3, "radius_multiplier": 1e-3}
     one = _received(monkeypatch, _labels(0.0), **quiet)[1]

@@ -62,6 +62,7 @@ def sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"])
 def split_sum_of_clipped(rows: Any, clip_norm: Any, counted: Bool[jax.Array, "users"]) -> Any:
     """``sum_of_clipped`` in two parts: every leaf is a ``_compensated.Split``."""
     require_real_leaves("rows", rows)
+    _require_bounds(clip_norm)
     if not jax.tree.leaves(rows):
         return rows
     counted = require_mask("counted", counted, (require_same_rows("rows", rows),))

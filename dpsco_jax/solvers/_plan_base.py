@@ -28,10 +28,20 @@ _Plan = TypeVar("_Plan", bound="MadeFor")
 _Self = TypeVar("_Self", bound="MadeFor")
 
 
-class Made(NamedTuple):
-    """What a plan was made for: constants of the objective, by name, and an item of the problem."""
+class Constants(NamedTuple):
+    """What plans take from an objective; see ``Objective``."""
 
-    constants: tuple[tuple[str, Any], ...]
+    lipschitz: float
+    smoothness: float | None
+    ridge: float
+    loss_strong_convexity: float
+    diameter: float
+
+
+class Made(NamedTuple):
+    """What a plan was made for: constants of the objective, and an item of the problem."""
+
+    constants: Constants
     item: _costs.Item
 
 
@@ -218,7 +228,8 @@ def require_same(plan: Any, objective: Objective) -> None:
     planned = getattr(plan, "made_for", None)
     if planned is None:
         return
-    for (name, expected), (_, value) in zip(planned.constants, _constants(objective), strict=True):
+    found = _constants(objective)
+    for name, expected, value in zip(Constants._fields, planned.constants, found, strict=True):
         if not isinstance(value, jax.core.Tracer) and value != expected:
             raise ValueError(
                 f"objective must be the one that the plan was made for, with {name} = {expected}, "
@@ -226,11 +237,9 @@ def require_same(plan: Any, objective: Objective) -> None:
             )
 
 
-def _constants(objective: Objective) -> tuple[tuple[str, Any], ...]:
-    names = ("lipschitz", "smoothness", "ridge", "loss_strong_convexity")
-    found = [(name, getattr(objective, name)) for name in names]
-    found.append(("diameter", objective.domain.diameter))
-    return tuple((name, _number(value)) for name, value in found)
+def _constants(objective: Objective) -> Constants:
+    own = [getattr(objective, name) for name in Constants._fields[:-1]]
+    return Constants(*map(_number, (*own, objective.domain.diameter)))
 
 
 def _item(problem: Problem) -> _costs.Item:

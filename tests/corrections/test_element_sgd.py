@@ -1,7 +1,5 @@
 """Section N of docs/corrections.md, stochastic gradients: the printed claim fails, ours holds."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,7 +43,7 @@ def test_n13_algorithm_1_and_the_update_together_ascend():
     start = np.full(DIM, 0.5)
     assert loss(printed) > loss(start)
 
-    plan = dataclasses.replace(_plan(BALL, sampling="full"), noise_multiplier=0.0)
+    plan = _plan(BALL, sampling="full").replace(noise_multiplier=0.0)
     data = ElementData(records, None)
     run = jax.jit(lambda p: sgd.solve(jax.random.key(0), p, BALL, data, jnp.full(DIM, 0.5)))
     found = run(plan).params
@@ -77,8 +75,8 @@ def test_n14_corollary_3_2_speaks_of_users():
     assert ahead - np.exp(user.epsilon) * behind <= delta
     assert any("one user, with all elements" in line for line in user.assumptions)
     # The same noise, read as the print has it, for one element: it is far more private than that.
-    per_element = dataclasses.replace(
-        baseline, protects="element", noise_multiplier=most * baseline.noise_multiplier
+    per_element = baseline.replace(
+        protects="element", noise_multiplier=most * baseline.noise_multiplier
     )
     assert per_element.noise_stddev == pytest.approx(baseline.noise_stddev)
     assert per_element.certificate().epsilon < 0.6 * user.epsilon

@@ -49,7 +49,7 @@ def test_a_subset_has_the_rows_of_its_users(chunk_size):
     np.testing.assert_allclose(closed.gradient, auto.gradient, rtol=1e-5, atol=1e-6)
     everybody, _ = _both(data, 0.3)
     chosen = sampler(jax.random.key(5)).indices
-    np.testing.assert_allclose(closed.gradient, everybody.gradient[chosen], rtol=1e-6)
+    np.testing.assert_allclose(closed.gradient, everybody.gradient[chosen], rtol=1e-6, atol=3e-8)
     assert closed.num_gradients == auto.num_gradients == int(np.sum(data.mask[chosen]))
 
 

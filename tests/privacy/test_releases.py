@@ -165,7 +165,9 @@ def test_gaussian_releases_are_a_pytree_of_their_numbers():
 
 
 def test_gaussian_releases_refuse_an_unknown_sampling():
-    with pytest.raises(ValueError, match="sampling must be one of fixed, poisson, got 'full'"):
+    with pytest.raises(
+        ValueError, match="sampling must be one of fixed, poisson, replacement, got 'full'"
+    ):
         privacy.GaussianReleases(40, 10, 9, "full", 6.0, 1e-5).loss()
 
 

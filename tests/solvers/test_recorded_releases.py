@@ -94,7 +94,7 @@ def _measured(name: str) -> Measured:
     plan, data = row.plan(), row.data()
 
     def solve(data, start):
-        return row.solve(jax.random.key(7), plan, data, start)
+        return row.solve(jax.random.key(row.seed), plan, data, start)
 
     compiled = Recorded(solve, data, row.start)
 

@@ -152,7 +152,8 @@ def test_the_radius_settles_where_the_noise_of_the_centre_lets_it(rng):
     multiplier = 0.5 * users / (2 * math.sqrt(dim))  # k = 1/2
     aggregate = transforms.centred_clip(0.4, users, centre_rate=1.0, quantile=0.5)
     _, radii, _ = released(rows, aggregate, 60, multiplier)
-    assert np.mean(radii[20:]) == pytest.approx(0.3 / math.sqrt(0.81 - 0.25), rel=0.03)
+    # Over keys the mean of 40 radii has a standard deviation of 4 %; without the noise it were 17 % less.
+    assert np.mean(radii[20:]) == pytest.approx(0.3 / math.sqrt(0.81 - 0.25), rel=0.09)
 
 
 @pytest.mark.slow

@@ -17,9 +17,11 @@ rests on must come from here.
 Derivation of the head-room: with unit roundoff u, a sum of n nonnegative terms in any order is off by a
 relative factor of at most n·u (to first order). Leaves longer than ``_BLOCK`` are summed in blocks, level
 by level, so a tree is summed with at most n additions in a row, which ``_additions`` counts. The root
-halves the error; squares, scales, quotient and the final product add fewer than 16 roundings. Scaling to
-``c · (1 - (n/2 + 16)·u)`` therefore never exceeds ``c``. The factor is a constant of the shapes: 1 - 4e-6
-for 100 parameters, 1 - 4e-4 for 10^10.
+halves the error; squares, scales, quotient and the final product add fewer than 16 roundings, also where a
+GPU divides by an approximate reciprocal and takes an approximate root. Scaling to ``c · (1 - (n/2 + 16)·u)``
+therefore never exceeds ``c``. The last rounding, of what is stored, is that of the narrowest leaf, in float32
+at least, where another one is float64. The factor is a constant of the shapes: 1 - 4e-6 for 100 parameters,
+1 - 4e-4 for 10^10.
 
 Cost: a pass over the tree for the factor, two for the norm alone; no temporary larger than it. In the ball
 the tree is returned bit for bit.
@@ -88,12 +90,28 @@ def clip_factor(tree: PyTree, clip_norm: ArrayLike) -> Float[Array, ""]:
     half = jnp.finfo(dtype).maxexp // 2
     unit = jnp.clip(limit, 2.0 ** (30 - 2 * half), 2.0 ** (half - 4))
     norm = _norm_in_units(leaves, unit)
-    bound = limit / unit * _head_room(tree, dtype)
+    bound = limit / unit * head_room(tree)
     outside = norm > bound
     shrink = bound / jnp.where(outside, norm, 1.0)
     # A subnormal factor has lost the digits that the head-room counts on.
     shrink = jnp.where(shrink >= jnp.finfo(dtype).tiny, shrink, 0.0)
     return jnp.where(jnp.isfinite(norm), jnp.where(outside, shrink, 1.0), 0.0)
+
+
+def head_room(tree: PyTree) -> float:
+    """One minus what a clipped tree's length is off by at most, relatively, from shapes and dtypes alone.
+
+    Args:
+        tree: real floating leaves.
+    """
+    require_real_leaves("tree", tree)
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    within = max((_additions(leaf.shape) for leaf in leaves), default=0)
+    additions = float(within + _additions((len(leaves),)))
+    # The last rounding is that of a leaf, which may be narrower than the norm.
+    stored = max((_roundoff(at_least_float32(leaf.dtype)) for leaf in leaves), default=0.0)
+    computed = (additions / 2 + _OTHER_ROUNDINGS - 1) * _roundoff(_dtype(leaves))
+    return 1.0 - (computed + stored)
 
 
 def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
@@ -168,12 +186,15 @@ def _filled(tree: PyTree) -> tuple[list[Array], Any]:
     for leaf in leaves:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(f"every leaf must be real floating, got a leaf of dtype {leaf.dtype}")
-    dtype = jnp.result_type(jnp.float32, *(at_least_float32(leaf.dtype) for leaf in leaves))
     stored = [leaf for leaf in leaves if leaf.size]
     # Without the barrier the compiler, seeing that all entries of a leaf are one number, squares that
     # number and the reciprocal of the scale apart from each other, and both leave the range. Before
     # the conversion: behind it, half precision has to be written out in full.
-    return list(jax.lax.optimization_barrier(stored)), dtype
+    return list(jax.lax.optimization_barrier(stored)), _dtype(leaves)
+
+
+def _dtype(leaves: Sequence[Array]) -> Any:
+    return jnp.result_type(jnp.float32, *(at_least_float32(leaf.dtype) for leaf in leaves))
 
 
 def _sum_of_squares(leaves: Sequence[Array], scaled: Callable[[Array], Array]) -> Array:
@@ -238,13 +259,8 @@ def _piece(terms: Array, axis: int, number: int, width: int) -> Array:
     return jnp.pad(piece, [(0, missing * (i == axis)) for i in range(terms.ndim)])
 
 
-def _head_room(tree: PyTree, dtype: Any) -> float:
-    """One minus the worst relative rounding error of norm and scaling, from the shapes alone."""
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
-    within = max((_additions(leaf.shape) for leaf in leaves), default=0)
-    additions = float(within + _additions((len(leaves),)))
-    unit_roundoff = float(jnp.finfo(dtype).eps) / 2
-    return 1.0 - (additions / 2 + _OTHER_ROUNDINGS) * unit_roundoff
+def _roundoff(dtype: Any) -> float:
+    return float(jnp.finfo(dtype).eps) / 2
 
 
 def _additions(shape: tuple[int, ...]) -> int:

@@ -193,6 +193,15 @@ def test_float64_is_kept():
         assert 1 - 1e-6 < exact_norm(clipped) <= 1.0
 
 
+@pytest.mark.parametrize("narrow", [jnp.float16, jnp.float32])
+def test_a_leaf_that_is_narrower_than_the_norm_is_rounded_within_the_bound(narrow):
+    with jax.enable_x64(True):
+        clip_both = jax.jit(norms.clip_to_norm)
+        for bound in np.random.default_rng(0).uniform(0.01, 10.0, 50):
+            tree = {"narrow": jnp.full(1, 30.0, narrow), "wide": jnp.zeros(1, jnp.float64)}
+            assert exact_norm(clip_both(tree, float(bound))) <= bound
+
+
 def test_gradients_are_finite_also_at_zero():
     zero, far = jnp.zeros(3), jnp.asarray([3.0, 0.0, 4.0])
     gradient = jax.jit(jax.grad(norms.global_norm))

@@ -15,9 +15,12 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import elements, losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import Example, Objective
+from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import methods
 from dpsco_jax.solvers.element_level import _releases
 from dpsco_jax.solvers.element_level import sgd as element_sgd
+from dpsco_jax.solvers.element_level._releases import ElementReleases
+from dpsco_jax.solvers.element_level._unit_updates import UnitUpdates, _user_sums
 from dpsco_jax.solvers.user_level import sgd
 from tests.support import independent_account as account
 from tests.support.edited_plans import everybody
@@ -409,3 +412,32 @@ def test_another_method_runs_on_the_same_releases():
     loss = elements.mean_element_loss(objective)
     assert all(loss(end, data) < loss(ORIGIN, data) for end in ends)
     assert not np.array_equal(*ends)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "default"])
+def test_an_element_moves_the_rounded_sum_of_its_user_by_no_more(platform, monkeypatch):
+    """On the grid of a user's sum, whose steps are wide for an element, all entries may round away."""
+    slots, dim, clip_norm = 16, 2**18, 1.0097
+    sizes = (1, slots, 1, 1, "user", "replace", "element", math.inf)
+    mean = UnitUpdates(slots, ElementReleases(*sizes, noise_multiplier=1.0, delta=1e-3), clip_norm)
+    oracle = _user_sums(mean, lambda step, params, items, mask: items[0], jnp.int32(0))
+
+    def chosen(*given, cpu, default):
+        return (cpu if platform == "cpu" else default)(*given)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", chosen)
+
+    @jax.jit
+    def total(first, second):
+        rows = jnp.zeros((slots, 1, 1)).at[0].set(first).at[1].set(second) * jnp.ones(dim)
+        found = oracle(jax.random.key(0), jnp.zeros(dim), UserData(rows, None))
+        return found.gradient[0], found.extra_args["remainder"][0]
+
+    def moved(other):
+        first, second = (sum(map(float, total(sign, other))) for sign in (1.0, -1.0))
+        return (first - second) * dim**0.5 / (2 * clip_norm)
+
+    step = 2.0**-24 * 2 ** math.ceil(math.log2(slots * clip_norm))
+    ratios = [moved(share * step) for share in np.linspace(0, 1, 16)]
+
+    assert 0.99 < max(ratios) <= 1

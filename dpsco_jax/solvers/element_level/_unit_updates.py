@@ -157,6 +157,17 @@ def _projected_move(domain: Domain, params: Any, move: Any) -> Any:
     return jax.tree.map(jnp.subtract, moved, params)
 
 
+def _rounding(params: Any, slots: int) -> float:
+    """What a group's sum of projected users is off by at most, over 2^-24 of their length.
+
+    Groups are rounded on a CPU, and users to a grid elsewhere; the factor that projects is rounded too. See
+    docs/theory/sums.md, section 2.
+    """
+    dim = sum(leaf.size for leaf in jax.tree.leaves(params))
+    factors = slots * (1 - norms.head_room(params)) ** 2 * 2.0**23
+    return max(float(_compensated.GROUP**2), dim**0.5 / 2) + factors
+
+
 def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
     """Σ over the users drawn of the projected sum of the user's clipped updates, a few users at a time."""
     releases, clip_norm = mean.releases, mean.clip_norm
@@ -196,7 +207,8 @@ def _user_sums(mean: UnitUpdates, update: Update, step: jax.Array) -> Oracle:
         if spread is not None:
             everyone = jax.tree.map(lambda x: x.reshape(users, slots, *x.shape[1:]), data)
         at_once = max(1, mean.chunk_size // slots)
-        room = _compensated.room(most_rows(everyone, drawn), at_once, slots)
+        sizes = most_rows(everyone, drawn), at_once, slots
+        room = _compensated.room(*sizes, group_rounding=_rounding(params, slots))
         total, count = split_sum_over_users(chunk_sum, everyone, drawn, at_once)
         # Of one unit, which is what is protected.
         return summed(total, count, releases.bound * clip_norm, drawn)

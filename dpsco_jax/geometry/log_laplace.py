@@ -43,7 +43,7 @@ import numpy as np
 import scipy.special
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks, _keys
+from dpsco_jax import _checks, _float64, _keys
 from dpsco_jax.geometry import _powers, _radial_range
 from dpsco_jax.geometry._mixture_grid import MixtureTables, mixture_tables
 from dpsco_jax.geometry._power_laplace import log_power_laplace
@@ -199,7 +199,7 @@ class LpLogLaplace:
         kind = jnp.result_type(x)
         _checks.require(kind == jnp.float64, "x", kind, "of float64")
         _checks.require(jnp.shape(x) == (self.dim,), "x", jnp.shape(x), f"of shape ({self.dim},)")
-        return jnp.asarray(x)
+        return _float64.exact("log_laplace", jnp.asarray(x))
 
     def _terms(self, u: Array) -> tuple[Array, Array]:
         """Log λ, and the logarithms of the terms of the sum for a = 1."""

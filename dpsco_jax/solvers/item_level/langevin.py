@@ -61,7 +61,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _counts, _float64, _sharding, privacy
 from dpsco_jax._argument_kinds import Count, Nonnegative, Positive, integer, one_of
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import as_floats
@@ -333,6 +333,8 @@ def solve(
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
     kind = _require_kind(plan.precision, params)
+    if plan.precision == "float64":
+        params = _float64.exact("langevin of precision 'float64'", params)
     slots = jax.tree.leaves(data.items)[0].shape[1]
     _checks.require(slots <= _MOST_SLOTS, "data.items", slots, f"of at most {_MOST_SLOTS} slots")
     found = _proofs.require_contracting(objective, plan.radius)

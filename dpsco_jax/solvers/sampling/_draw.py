@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, privacy
+from dpsco_jax import _checks, _counts, _float64, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
@@ -181,7 +181,7 @@ def naming_delta(
 def begun(
     solver: str, made: type, key: Any, plan: Any, objective: Any, data: Any, params: Any
 ) -> Any:
-    """The plan in float64, after what every ``solve`` of this room asks of its arguments.
+    """The plan in float64, not on a TPU, after what every ``solve`` of this room asks of its arguments.
 
     Numbers that were narrowed are those that run, and are reckoned with in float64.
     """
@@ -191,7 +191,8 @@ def begun(
         slots, most = slots_of(data), plan.setting.items_per_user
         what = f"of at most {most} as planned"
         _checks.require(slots <= most, "data", f"{slots} item slots", what)
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
+    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), plan)
+    return _float64.exact(solver, wide)
 
 
 def slots_of(data: Any) -> int:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _float64
 
 
 def require_x64(name: str) -> None:
@@ -23,10 +23,10 @@ def require_x64(name: str) -> None:
 
 
 def float64_vector(name: str, value: Any) -> jax.Array:
-    """The value as a vector of float64; ``ValueError`` for other shapes, and for numbers in fewer bits."""
+    """The value as a vector of float64, not on a TPU; ``ValueError`` for other shapes and fewer bits."""
     _checks.require_number(name, value)
     kind = jnp.result_type(value)
     _checks.require(kind == jnp.float64, name, kind, "of float64")
     shape = jnp.shape(value)
     _checks.require(len(shape) == 1 and shape[0] >= 1, name, shape, "a vector [dim]")
-    return jnp.asarray(value)
+    return _float64.exact("a sampler", jnp.asarray(value))

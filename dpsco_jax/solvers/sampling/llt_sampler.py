@@ -45,7 +45,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
-from dpsco_jax import _checks, _keys, _released
+from dpsco_jax import _checks, _float64, _keys, _released
 from dpsco_jax._argument_kinds import Count, Flag, Kind, Positive, checked, integer, real
 from dpsco_jax.geometry import _powers, log_laplace
 from dpsco_jax.geometry._power_laplace import log_power_laplace
@@ -203,7 +203,7 @@ def start_draw(
     _checks.require_instance("psi", psi, Transform)
     require_x64("llt_sampler")
     convexity = 0.5 * drift * (psi.exponent - 1.0)
-    origin = jnp.zeros(dim)
+    origin = _float64.exact("llt_sampler", jnp.zeros(dim))
     lowest = psi.value(origin)
 
     def normal(at: Array) -> tuple[Array, Array]:

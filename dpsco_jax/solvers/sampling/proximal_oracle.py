@@ -44,7 +44,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, _float64
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._redact import described
@@ -160,6 +160,7 @@ def proximal_oracle(
         return (to_noised / eta - made.convexity * anchor - k * gradient) / precision
 
     def init(point: Array) -> State:
+        point = _float64.exact("proximal_oracle", jnp.asarray(point))
         anchor = on_grid(point)
         none = jnp.zeros_like(rows.labels)
         zero = jnp.zeros_like(point)

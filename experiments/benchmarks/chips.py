@@ -41,6 +41,7 @@ class Figures(NamedTuple):
         megabytes: read from and written to memory; a loop's body is counted once, of a branch both sides.
         kernels: launched outside of loops; numbers that a TPU computes one by one are none.
         in_loops: launched in one turn of all loops.
+        megabytes_in_loops: those of one turn of all loops.
         scratch: megabytes of temporaries.
         collectives: how many of each kind.
         seconds: to trace and compile.
@@ -49,6 +50,7 @@ class Figures(NamedTuple):
     megabytes: float
     kernels: int
     in_loops: int
+    megabytes_in_loops: float
     scratch: float
     collectives: dict[str, int]
     seconds: float
@@ -113,26 +115,39 @@ def compiled(function: Callable[..., Any], *arguments: Any, chip: str, parts: in
 
 
 def _figures(program: Any, seconds: float) -> Figures:
-    module = program.runtime_executable().hlo_modules()[0]
-    cost = xla_client._xla.hlo_module_cost_analysis(jax.devices("cpu")[0].client, module)
-    kernels, in_loops, collectives = _launched(program.as_text())
+    text = program.as_text()
+    kernels, in_loops, collectives, loops = _launched(text)
     return Figures(
-        cost["bytes accessed"] / 1e6,
+        _megabytes(program.runtime_executable().hlo_modules()[0]),
         kernels,
         in_loops,
+        sum(_megabytes(xla_client.hlo.hlo_module_from_text(_turn(text, body))) for body in loops),
         program.memory_analysis().temp_size_in_bytes / 1e6,
         collectives,
         seconds,
     )
 
 
-def _launched(text: str) -> tuple[int, int, dict[str, int]]:
-    """Kernels outside and inside of loops, and collectives anywhere."""
+def _megabytes(module: Any) -> float:
+    cost = xla_client._xla.hlo_module_cost_analysis(jax.devices("cpu")[0].client, module)
+    return float(cost["bytes accessed"]) / 1e6
+
+
+def _turn(text: str, body: str) -> str:
+    """The program of the body of a loop alone."""
+    rest = re.sub(r"^ENTRY .*?^\}\n", "", text, flags=re.M | re.S)
+    rest = re.sub(rf"^{re.escape(body)} ", f"ENTRY {body} ", rest, flags=re.M)
+    return re.sub(r"\AHloModule [^\n]*", "HloModule turn", rest)
+
+
+def _launched(text: str) -> tuple[int, int, dict[str, int], list[str]]:
+    """Kernels outside and inside of loops, collectives anywhere, and bodies of loops in no other loop."""
     bodies = dict(re.findall(r"^(?:ENTRY )?(%[\w.\-]+) .*?\{\n(.*?)^\}", text, re.M | re.S))
     entry = re.search(r"^ENTRY (%[\w.\-]+)", text, re.M)
     assert entry is not None
     counts: collections.Counter[str] = collections.Counter()
     collectives: collections.Counter[str] = collections.Counter()
+    loops: list[str] = []
 
     def count(name: str, where: str) -> None:
         for line in bodies[name].splitlines():
@@ -148,6 +163,8 @@ def _launched(text: str) -> tuple[int, int, dict[str, int]]:
                 and f"calls={called}" not in line
                 and f"to_apply={called}" not in line
             ]
+            if kind == "while" and where == "once":
+                loops.extend(re.findall(r"body=(%[\w.\-]+)", line))
             if kind in ("while", "conditional", "call"):
                 of_call = re.findall(r"to_apply=(%[\w.\-]+)", line) if kind == "call" else inner
                 for called in of_call:
@@ -159,4 +176,4 @@ def _launched(text: str) -> tuple[int, int, dict[str, int]]:
                 counts[where] += 1
 
     count(entry.group(1), "once")
-    return counts["once"], counts["loop"], dict(collectives)
+    return counts["once"], counts["loop"], dict(collectives), loops

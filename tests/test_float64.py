@@ -1,4 +1,4 @@
-"""What needs IEEE float64 refuses a TPU when it is lowered for one, by name, and is on other chips what it was."""
+"""What needs IEEE float64 refuses a TPU when it is lowered for one, and is on other chips what it was."""
 
 import types
 

@@ -123,7 +123,8 @@ def _said(found: chips.Figures, chip: str) -> str:
     sent = "".join(f", {number} {kind}" for kind, number in found.collectives.items())
     return (
         f"{found.megabytes:9,.1f} MB{turn}  {found.kernels:4d}{inside} kernels"
-        f"  {found.scratch:8,.1f} MB scratch  {found.microseconds(chip):8,.0f} µs  compiled in {found.seconds:.1f} s{sent}"
+        f"  {found.scratch:8,.1f} MB scratch  {found.microseconds(chip):8,.0f} µs"
+        f"  compiled in {found.seconds:.1f} s{sent}"
     )
 
 

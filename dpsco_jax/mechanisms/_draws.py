@@ -35,6 +35,9 @@ from dpsco_jax._checks import require
 _WORD = 2.0**-32
 _ALL_ONES = 0xFFFFFFFF
 _MOST = 2**32
+# The upper word of counters, which is 0 where JAX splits and folds keys and draws up to 2^32 numbers: a key
+# that is used for noise and, by mistake, for keys too has no key among the words of its noise.
+_NOISE = 0x6E6F6973
 _REUSE_CHECK = "jax_debug_key_reuse"
 _THREEFRY = ("fry", "threefry2x32")
 
@@ -162,8 +165,9 @@ def places(part: tuple[int, ...], shape: tuple[int, ...], starts: Sequence[Any])
 
 
 def words_at(key_words: jax.Array, counters: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The two words that a key of threefry has at each counter."""
-    high, low = threefry2x32_p.bind(key_words[0], key_words[1], jnp.zeros_like(counters), counters)
+    """The two words that a key of threefry has at each counter of noise."""
+    apart = jnp.full_like(counters, _NOISE)
+    high, low = threefry2x32_p.bind(key_words[0], key_words[1], apart, counters)
     return high, low
 
 

@@ -84,7 +84,9 @@ def _expected(key):
     (own,) = jax.random.split(key, 1)
     if jax.random.key_impl(own) == "threefry2x32":
         words = threefry2x32_p.bind(
-            *jax.random.key_data(own), jnp.zeros(3, jnp.uint32), jnp.arange(3, dtype=jnp.uint32)
+            *jax.random.key_data(own),
+            jnp.full(3, _draws._NOISE, jnp.uint32),
+            jnp.arange(3, dtype=jnp.uint32),
         )
     else:
         words = jax.random.bits(own, (2, 3), jnp.uint32)

@@ -12,6 +12,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.transforms import CentredClipState
+from tests.support.neighbours import worst_pair
 from tests.support.replay import assert_no_leak
 
 REPLACE = NeighboringRelation.REPLACE_ONE
@@ -69,6 +70,20 @@ def test_release_centre_and_radius(microbatch_size, quantile, rng):
     np.testing.assert_allclose(np.append(new.centre["w"], new.centre["b"]), moved, rtol=1e-4)
     factor = 1.0 if quantile is None else math.exp(-0.7 * (share - quantile))
     np.testing.assert_allclose(new.radius, 1.7 * factor, rtol=1e-5)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_sensitivity_is_reached_but_not_exceeded_in_half_precision(relation):
+    """Around a centre and with a radius that earlier releases may have led to."""
+    aggregate = transforms.centred_clip(1.0, 3.0, relation, quantile=0.5, microbatch_size=2)
+    centre = {"w": jnp.array([0.2, -1.0, 0.4]), "b": jnp.float32(0.3)}
+    state = CentredClipState(centre, jnp.float32(0.7))
+
+    def statistic(data, mask):
+        return aggregate.update({"w": data[:, :3], "b": data[:, 3]}, state, user_mask=mask)[0]
+
+    worst = worst_pair(statistic, 3, (4,), relation, dtype=jnp.float16, rounds=6, population=64)
+    assert 0.95 * aggregate.sensitivity < worst.distance <= aggregate.sensitivity * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

@@ -197,6 +197,22 @@ def test_forty_percent_of_outliers_halt_the_run(rng, kind):
     assert np.all(np.abs(outs[0] - 1.0) < 0.2)
 
 
+def test_leaves_of_any_precision_are_judged_as_a_whole_and_nothing_is_released_after_a_halt():
+    rng, mask = np.random.default_rng(0), np.ones((3, 100), bool)
+    rows = {
+        "w": jnp.asarray(0.05 * rng.standard_normal((3, 100, 2, 3)), jnp.bfloat16),
+        "b": jnp.float32(0.05 * rng.standard_normal((3, 100))),
+    }
+    near = run(phase(), rows, masks=mask)
+    assert near.outs["w"].dtype == jnp.bfloat16
+    assert not np.any(near.halted)
+    np.testing.assert_allclose(near.outs["b"], np.mean(rows["b"], 1), atol=5e-3)
+    apart = run(phase(), {**rows, "b": rows["b"].at[0, :50].add(3.0)}, masks=mask)
+    assert np.all(apart.halted)
+    for leaf in jax.tree.leaves((apart.outs, apart.state.last)):
+        np.testing.assert_array_equal(leaf, 0.0)
+
+
 def test_a_user_without_a_number_is_released_as_one_far_away_or_masked():
     rows = np.stack([cluster(100)] * 3)
     spoiled, far = rows.copy(), rows.copy()

@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import NeighboringRelation
 from scipy import stats
 
-from dpsco_jax import Budget, Problem
+from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -142,6 +142,13 @@ def test_more_slots_than_were_accounted_for_are_refused():
         _planned(relation=NeighboringRelation.REPLACE_ONE)
     with pytest.raises(ValueError, match="batch_size"):
         _planned(batch_size=USERS * ITEMS + 1)
+
+
+def test_a_user_is_charged_for_all_items():
+    """Of whom all are drawn in every step: Gaussian releases whose sensitivity is that of a whole user."""
+    plan = _everybody()
+    whole = privacy.scale(privacy.gaussian(plan.noise_multiplier / ITEMS), STEPS)
+    np.testing.assert_allclose(plan.loss().rdp, whole.rdp, rtol=1e-6)
 
 
 def test_a_plan_is_not_edited_to_an_empty_batch():

@@ -42,6 +42,8 @@ def total(terms: Any, axis: Any) -> Any:
         terms: this device's.
         axis: name of the mesh axis, or several names.
     """
+    if lax.axis_size(axis) == 1:
+        return terms
     leaves, structure = jax.tree.flatten(terms, is_leaf=_compensated.is_split)
     whole = [None if _compensated.is_split(leaf) else lax.psum(leaf, axis) for leaf in leaves]
     kinds = sorted({leaf.high.dtype.name for leaf in leaves if _compensated.is_split(leaf)})
@@ -64,8 +66,6 @@ def total(terms: Any, axis: Any) -> Any:
 
 def _of_vectors(parts: Float[Array, "2 size"], axis: Any) -> Float[Array, "2 size"]:
     devices, size = lax.axis_size(axis), parts.shape[1]
-    if devices == 1:
-        return parts
     if devices * parts.size <= _LARGEST_GATHERED:
         return _in_order(lax.all_gather(parts, axis))
     padded = jnp.pad(parts, ((0, 0), (0, -size % devices)))

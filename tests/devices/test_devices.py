@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import _compensated, _device_sums, _sharding, transforms
+from dpsco_jax.oracles import ghost
 from dpsco_jax.problems import users
 from tests.devices.table import environment
 
@@ -90,6 +91,25 @@ def test_clipped_sums_of_spread_users_are_lowered_for_accelerators(platform):
     # Sums go over devices, rows do not.
     assert "all_gather" in text
     assert "4x2x3xf32" in text
+
+
+def test_a_ghost_sum_goes_over_devices_once():
+    """All leaves together, however many products they are made of."""
+    mesh = jax.sharding.AbstractMesh((4,), ("users",), axis_types=(jax.sharding.AxisType.Explicit,))
+    where = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("users"))
+    rows = jax.ShapeDtypeStruct((64, 3), jnp.float32, sharding=where)
+
+    def loss(params, x):
+        return jnp.sum(jnp.tanh(x @ params["matrix"] + params["offset"]))
+
+    @jax.jit
+    def total(rows):
+        params = {"matrix": jnp.ones((3, 5)), "offset": jnp.zeros(5)}
+        return ghost.clipped_sum(loss, params, rows, 1.0)
+
+    text = jax.export.export(total, platforms=["tpu"])(rows).mlir_module()
+    assert text.count("stablehlo.all_gather") == 1
+    assert "4x2x20xf32" in text
 
 
 def test_split_sums_over_one_device_are_unchanged():

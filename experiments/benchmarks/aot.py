@@ -109,7 +109,8 @@ def solvers(only: str) -> Iterator[tuple[str, bool, Program]]:
 
     for row in ROWS:
         if only in row.name:
-            plan = row.plan()
+            with jax.enable_x64(row.float64):
+                plan = row.plan()
 
             def run(key: Any, data: Any, row: Any = row, plan: Any = plan) -> Any:
                 return row.solve(key, plan, data).params

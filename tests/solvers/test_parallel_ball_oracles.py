@@ -85,6 +85,28 @@ SLOPE = np.linspace(-0.5, 0.7, DIM)
 FAR = {"ball_radius": RADIUS, "smoothing_radius": 1e6}  # all weights are 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_mean_excess_stays_below_the_guarantee(solver):
+    """Beside the minimizer over the ball, by projected gradients on the exact smoothed loss."""
+    weight, keys = 10.0, jax.random.split(jax.random.key(1), 40)
+    smoothness = np.sqrt(2 / np.pi) / RADIUS + weight
+
+    def step(_, point):
+        move = point - jax.grad(value)(point, weight) / smoothness - CENTER
+        return CENTER + move * jnp.minimum(1.0, RADIUS / jnp.linalg.norm(move))
+
+    best = value(jax.jit(lambda: jax.lax.fori_loop(0, 300, step, CENTER))(), weight)
+    for accuracy, oracle in zip(
+        ACCURACIES, solver.ball_oracles(planned(solver), SAMPLED), strict=True
+    ):
+        points = jax.jit(jax.vmap(lambda key, f=oracle: f(key, CENTER, weight).point))(keys)
+        mean = jnp.mean(jax.vmap(lambda x: value(x, weight))(points)) - best
+        # Proved is the accuracy itself.
+        assert -1e-4 < mean / (weight * RADIUS**2) < 0.15 * accuracy
+        assert jnp.max(jnp.linalg.norm(points - CENTER, axis=1)) <= RADIUS * (1 + 1e-5)
+
+
 def same_everywhere(keys, points):
     return jnp.broadcast_to(jnp.asarray(SLOPE, jnp.float32), points.shape)
 

@@ -288,6 +288,32 @@ def test_linear_losses_on_a_box_have_truncated_exponential_coordinates():
     assert np.max(np.abs(np.corrcoef(found.T) - np.eye(dim))) < 5 / math.sqrt(number)
 
 
+def test_a_plan_reaches_its_bound_on_the_risk():
+    """The exact mean over the cells is below the bound."""
+    cases = (
+        (losses.logistic(1.0, domain=LINE), 1),
+        (linear(1.0, BOX), 2),
+        (linear(1.0, domains.ball(1.5)), 2),
+    )
+    for objective, dim in cases:
+        data = some(6, 30, dim)
+        plan = planned(objective, dim, epsilon=4.0, number=30, cells=64)
+        x, law = centers(plan), law_of(plan, objective, data)
+        mean = jax.vmap(
+            lambda w, data=data, objective=objective: jnp.mean(
+                jax.vmap(lambda item: objective.loss(w, jax.tree.map(lambda a: a[0], item)))(
+                    data.items
+                )
+            )
+        )
+        values = np.asarray(mean(jnp.asarray(x)))
+        # The bound is for all of the set: half a cell more for its minimum, and for its points.
+        cell = np.linalg.norm(np.asarray(plan.upper) - np.asarray(plan.lower)) / 64
+        excess = law @ values - values[law > 0].min()
+        assert excess <= plan.excess_bound - 0.5 * cell
+        assert plan.excess_bound < 3.0 * 2 * 3.0
+
+
 @pytest.mark.parametrize("cells", [2, 3, 5])
 def test_the_bound_on_a_ball_counts_what_its_cells_lose(cells):
     """F = ⟨v, x⟩ at a huge ε, where the law is one cell: its points, projected, by sums."""

@@ -10,9 +10,10 @@ layer at most its own), and is zero if the row is not finite in any place or doe
 ``geometry.norms``. On a CPU sixteen terms are added in pairs, with four roundings in a row, and groups of
 them without error (``dpsco_jax._compensated``); what the rounding of the sixteen does to a sensitivity,
 ``_compensated.room`` pays for, which callers multiply bounds by. Elsewhere each term is rounded to a public
-grid of 2^-24 of the bound, which its bound pays for, and integers are added: a sum is that of the rounded
-terms in whatever order, and moves by what one user adds. ``split_sum_of_clipped`` returns the sum in two
-parts, ``sum_of_clipped`` the float next to it. docs/theory/sums.md has the proofs.
+grid of 2^-24 of the bound, which its bound pays for, and integers are added: the sum of up to 2^18 rows
+is that of the rounded terms in whatever order, and moves by what one user adds; such sums are added without
+error, as groups are. ``split_sum_of_clipped`` returns the sum in two parts, ``sum_of_clipped`` the float
+next to it. docs/theory/sums.md has the proofs.
 
 Cost: one pass over the rows for the factors and one for the sum; no temporary of their size.
 """

@@ -71,11 +71,6 @@ def devices(chip: str) -> Any:
     return found.devices
 
 
-def shapes(tree: Any) -> Any:
-    """The shapes of a tree of arrays; keys become the words that ``compiled`` makes keys of again."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), jax.numpy.result_type(x)), tree)
-
-
 def compiled(function: Callable[..., Any], *arguments: Any, chip: str, parts: int = 1) -> Figures:
     """The figures of a function of arrays.
 

@@ -1,14 +1,17 @@
-"""From a link to an objective: a convex function of the margin and the label, with its constants.
+"""From a link to an objective: a function of the margin and the label, with its constants.
 
-The loss is φ(⟨w, x⟩, y), of the link φ. With ‖x‖ ≤ B it has Lipschitz constant sup|φ'|·B and smoothness sup
-φ''·B², suprema over the margin. Features are projected onto their ball, and items whose label is no number
-have loss and gradient zero. What is made here is registered as proven.
+The loss is φ(⟨w, x⟩, y), of the link φ. With ‖x‖ ≤ B it has Lipschitz constant sup|φ'|·B, smoothness
+sup|φ''|·B² and Hessian-Lipschitz constant sup|φ'''|·B³, suprema over the margin: its derivative of order k
+along unit vectors is that of φ times at most ‖x‖ᵏ. Features are projected onto their ball, and items whose
+label is no number have loss and gradient zero. What is convex is registered as proven.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from dpsco_jax import _checks
@@ -31,11 +34,16 @@ def objective(
     remainder: Callable[[Any, Any, Any], Any] | None = None,
     kink: Callable[[Any], tuple[Any, Any, Any]] | None = None,
     gap: Callable[[float], float] | None = None,
+    third: float | None = None,
+    loss_range: float | None = None,
+    least_curvature: float = 0.0,
 ) -> Objective:
-    """The objective of a convex link, from the suprema of its first and second derivative.
+    """The objective of a link, from the suprema of the sizes of its derivatives.
 
     ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
     ``gap(radius)`` bounds how far apart two gradients are for features of norm 1 (``_proofs.Proof``).
+    ``third`` is the supremum of the third derivative, ``least_curvature`` the infimum of the second where
+    that is negative: the loss is not convex then, and is not registered, since proofs take it for convex.
     """
     domain = or_whole_space(domain)
     _checks.require_positive("feature_bound", feature_bound)
@@ -47,21 +55,34 @@ def objective(
         require_one_label(item.label)
         return link(margin(params, item.features, feature_bound), item.label)
 
-    return _proofs.register(
-        Objective(
-            loss=loss,
-            lipschitz=slope * feature_bound,
-            smoothness=None if curvature is None else curvature * feature_bound**2,
-            domain=domain,
-            ridge=ridge,
-            linear_model=LinearModel(
-                link, derivative, feature_bound, remainder=remainder, kink=kink
-            ),
-            globally_convex_lipschitz=everywhere,
-            label_range=label_range,
-        ),
-        None if gap is None else lambda radius: feature_bound * gap(radius * feature_bound),
+    made = Objective(
+        loss=loss,
+        lipschitz=slope * feature_bound,
+        smoothness=None if curvature is None else curvature * feature_bound**2,
+        domain=domain,
+        loss_strong_convexity=least_curvature * feature_bound**2,
+        ridge=ridge,
+        linear_model=LinearModel(link, derivative, feature_bound, remainder=remainder, kink=kink),
+        globally_convex_lipschitz=everywhere and least_curvature == 0.0,
+        label_range=label_range,
+        hessian_lipschitz=None if third is None else third * feature_bound**3,
+        loss_range=loss_range,
     )
+    if least_curvature < 0.0:
+        return made
+    return _proofs.register(
+        made, None if gap is None else lambda radius: feature_bound * gap(radius * feature_bound)
+    )
+
+
+def reach(domain: Domain | None, feature_bound: float) -> float:
+    """The largest margin of a point of the domain; ``inf`` where it has no end, or none is known."""
+    return feature_bound * float(np.asarray(or_whole_space(domain).norm))
+
+
+def known(value: float) -> float | None:
+    """The value, or ``None`` where it is infinite."""
+    return value if math.isfinite(value) else None
 
 
 def require_one_label(label: Any) -> None:

@@ -65,6 +65,8 @@ def logistic(feature_bound: float, domain: Domain | None = None, ridge: float = 
         label_range=TWO_CLASSES,
         remainder=lambda m, y, change: _remainders.softplus(m, change),
         gap=_logistic_gap,
+        third=math.sqrt(3.0) / 18.0,
+        loss_range=_links.known(_links.reach(domain, feature_bound)),
     )
 
 
@@ -185,6 +187,8 @@ def squared(
         ridge=ridge,
         everywhere=False,
         label_range=LabelRange(-label_bound, label_bound),
+        third=0.0,
+        loss_range=_range_of_squares(feature_bound * radius, label_bound),
     )
 
 
@@ -276,8 +280,15 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
             smoothness=1.0,
             domain=ball(radius),
             loss_strong_convexity=1.0,
+            hessian_lipschitz=0.0,
+            loss_range=_range_of_squares(radius, point_bound),
         )
     )
+
+
+def _range_of_squares(reach: float, bound: float) -> float:
+    """Largest minus least ½(m - y)² over m in [-reach, reach], for the worst y in [-bound, bound]."""
+    return 0.5 * (reach + bound) ** 2 - 0.5 * max(bound - reach, 0.0) ** 2
 
 
 def _require_like_params(params: PyTree, item: PyTree) -> None:

@@ -95,7 +95,7 @@ class LinearModel(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A convex loss and what is known of it before any data is seen.
+    """A loss, convex unless it says otherwise, and what is known of it before any data is seen.
 
     The objective is the mean over users of the mean over the user's items of ``loss``, plus
     ``regularizer``. ``loss``, ``lipschitz`` and ``smoothness`` speak of the data alone: the
@@ -107,7 +107,8 @@ class Objective(NamedTuple):
             and any item.
         smoothness: Lipschitz constant of the gradient of ``loss``; ``None`` if it is not smooth.
         domain: where params live.
-        loss_strong_convexity: strong convexity of ``loss`` for every item (μ, with the factor ½).
+        loss_strong_convexity: strong convexity of ``loss`` for every item (μ, with the factor ½); negative
+            for a loss that is not convex, which becomes so with the term (-μ/2)·‖params‖² added.
         ridge: λ of the regularizer (λ/2)·‖params‖².
         linear_model: for losses of a linear predictor; ``None`` otherwise.
         globally_convex_lipschitz: whether, by construction, the loss of every possible item is convex
@@ -118,6 +119,10 @@ class Objective(NamedTuple):
         clipped_sums: how solvers form sums of clipped user gradients: ``"auto"`` (in closed form for a linear
             model, else by shapes), ``"ghost"`` (one backward pass for all users) or ``"chunks"`` (a gradient
             of each user). ``oracles.clipped_sums.choice`` says which is taken, and why.
+        hessian_lipschitz: Lipschitz constant of the Hessian of ``loss`` in the operator norm, on the domain
+            and for any item; ``None`` if there is none, or none is known.
+        loss_range: largest minus least value that the loss of one item takes on the domain, for any item;
+            ``None`` if there is no bound, or none is known.
     """
 
     loss: Callable[[PyTree, PyTree], Any]
@@ -130,6 +135,8 @@ class Objective(NamedTuple):
     globally_convex_lipschitz: bool = False
     label_range: LabelRange | None = None
     clipped_sums: str = "auto"
+    hessian_lipschitz: float | None = None
+    loss_range: float | None = None
 
     @property
     def vector_model(self) -> LinearModel | None:

@@ -9,6 +9,7 @@ apart.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -34,7 +35,9 @@ class Constants(NamedTuple):
     lipschitz: float
     smoothness: float | None
     ridge: float
-    loss_strong_convexity: float
+    loss_strong_convexity: Any  # a number of any sign
+    hessian_lipschitz: float | None
+    loss_range: float | None
     diameter: float
 
 
@@ -184,12 +187,15 @@ class _Decorator(Protocol):
     def __call__(self, plan: Callable[_Arguments, _Plan]) -> Callable[_Arguments, _Plan]: ...
 
 
-def remembers(*, least_users: int | None = None, pure: bool = False) -> _Decorator:
+def remembers(
+    *, least_users: int | None = None, pure: bool = False, convex: bool = True
+) -> _Decorator:
     """Of a ``plan`` every result holds the constants of the objective that it was made for.
 
     Arguments are of the kinds that the annotations say (``_argument_kinds``), or are refused. With
     ``least_users``, the fewest for which the solver is made, ``_planning.require_request`` looks at problem
-    and budget; ``pure`` says whether δ = 0 will do.
+    and budget; ``pure`` says whether δ = 0 will do. ``convex`` says whether the bound on the excess risk is
+    proven for convex losses only: of a loss that says that it is not convex, none is stated then.
     """
 
     def decorated(plan: Any) -> Any:
@@ -204,8 +210,13 @@ def remembers(*, least_users: int | None = None, pure: bool = False) -> _Decorat
             made = plan(*call.args, **call.kwargs)
             _require_affordable(made)
             problem = call.arguments["problem"]
-            made_for = Made(_constants(problem.objective), _item(problem))
-            return dataclasses.replace(made, made_for=made_for)
+            changes: dict[str, Any] = {
+                "made_for": Made(_constants(problem.objective), _item(problem))
+            }
+            bounded = any(field.name == "excess_bound" for field in dataclasses.fields(made))
+            if convex and bounded and problem.objective.loss_strong_convexity < 0:
+                changes["excess_bound"] = math.inf
+            return dataclasses.replace(made, **changes)
 
         return planned
 

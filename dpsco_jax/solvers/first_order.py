@@ -201,7 +201,7 @@ class FirstOrder(_plan_base.ByName):
         return plans.describe(self.title, self, self.remarks)
 
 
-@_plan_base.remembers(least_users=1)
+@_plan_base.remembers(least_users=1, convex=False)
 def plan(
     problem: Problem,
     budget: privacy.Budget,

@@ -8,6 +8,7 @@ import pytest
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
+from tests.support.climbed import climb
 
 DIM, CLASSES = 3, 3
 LINEAR = {
@@ -35,21 +36,6 @@ def build(name, numbers):
         label = jnp.clip(jnp.round(raw), -1, CLASSES).astype(jnp.int32)
         return params.reshape(DIM, CLASSES), Example(point, label)
     return params, point if name.startswith(("geometric", "squared_d")) else Example(point, raw)
-
-
-def climb(score, size, seed):
-    """The largest score found by random search over many magnitudes, then by local search."""
-    rng = np.random.default_rng(seed)
-    count = 2048
-    candidates = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-2, 3, (count, size))
-    candidates[rng.random((count, size)) < 0.2] = 0.0
-    for step in (3.0, 1.0, 0.3, 0.1, 0.03, 0.01):
-        scores = np.asarray(score(candidates.astype(np.float32)), np.float64)
-        best = candidates[np.argsort(scores)[-64:]]
-        moves = rng.normal(size=(count, size)) * step
-        moves[rng.random((count, size)) < 0.5] = 0.0
-        candidates = np.concatenate([best, (np.repeat(best, count // 64, axis=0) + moves)[64:]])
-    return float(np.max(np.asarray(score(candidates.astype(np.float32)))))
 
 
 def size_of(name):

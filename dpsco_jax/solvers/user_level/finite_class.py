@@ -162,7 +162,7 @@ class Plan(MadeFor):
         return plans.describe("private choice from a finite class", self)
 
 
-@_plan_base.remembers(least_users=1, pure=True)
+@_plan_base.remembers(least_users=1, pure=True, convex=False)
 def plan(
     problem: Problem,
     budget: privacy.Budget,

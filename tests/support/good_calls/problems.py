@@ -88,6 +88,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "block_users": kinds.COUNT(2),
         "prefetch": kinds.COUNT(2),
     },
+    "problems.nonconvex_losses.low_rank_completion": {
+        "rating_bound": kinds.POSITIVE(1.0),
+        "factor_ridge": kinds.POSITIVE(1.0),
+    },
+    "problems.nonconvex_losses.tanh_network": {"num_units": kinds.COUNT(2)},
     "problems.datasets.load": {"name": kinds.CHOICE("nlswork")},
     "problems.datasets.images.load": {"name": kinds.CHOICE("digits")},
     "problems.datasets.images.cifar10": {"folder": _FILE(Fresh(lambda: _folder()))},

@@ -10,13 +10,17 @@ D the lower triangular Toeplitz matrix of 1, d_1, ..., d_{b-1}. ``banded_square_
 the power series of √(1 - x), the square root of the differences.
 
 Source: Denisov et al. 2022 (matrix mechanism on adaptive streams); Fichtenberger, Henzinger and Upadhyay
-2023 (the square root); Kalinin and Lampert 2024 (a banded inverse; participation patterns).
+2023 (the square root); Kalinin and Lampert 2024 (a banded inverse; participation patterns). Noise of a binary
+tree, which is another correlation, is in ``mechanisms.tree``.
 
 Formal guarantee: derived in docs/theory/correlated_noise.md. The T releases together are one Gaussian
 release of multiplier σ, if a user takes part in at most ``max_participations`` of them, any two at least
 ``min_separation`` apart, and who takes part when does not depend on the data. Nothing is amplified by
 sampling. The past noise in the state is secret. A chain that ``halt_when`` may stop needs one stream for the
 whole run, since a stream that has been halted begins no other.
+Several streams, each of fresh noise, add up; unless they are ``disjoint``: where no user takes part in two of
+them, which one is moved is a matter of releases before it, and all streams together are that one release of
+multiplier σ (parallel composition), wherever a stream is ended early, as long as only releases decide that.
 
 Cost: one Gaussian draw a number and step; memory of b - 1 copies of the statistic.
 """
@@ -28,23 +32,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax import _compensated
-from dpsco_jax._checks import require, require_integer, require_real
-from dpsco_jax.mechanisms import additive
-
-
-class NoiseStream(NamedTuple):
-    """Where a stream of correlated noise stands.
-
-    Attributes:
-        step: number of the next step in its stream, int32.
-        multiplier: σ of the stream, read at its first step.
-        past: the unit noise of the last ``bands - 1`` steps, newest first, ``[bands - 1, ...]``; secret.
-    """
-
-    step: jax.Array
-    multiplier: jax.Array
-    past: Any
+from dpsco_jax._checks import require, require_flag, require_integer, require_real
+from dpsco_jax.mechanisms import _noise_streams
+from dpsco_jax.mechanisms._noise_streams import NoiseStream
 
 
 class NoiseCorrelation(NamedTuple):
@@ -58,12 +48,14 @@ class NoiseCorrelation(NamedTuple):
         num_steps: T.
         max_participations: in how many steps of a stream a user takes part, at most.
         min_separation: how many steps two of them are apart, at least.
+        disjoint: whether no user takes part in two streams, so that all together cost what one does.
     """
 
     taken_back: tuple[float, ...]
     num_steps: int
     max_participations: int
     min_separation: int
+    disjoint: bool = False
 
     def stretch(self) -> float:
         """S: how far C moves the stream, at most, for one user who moves each own step by one.
@@ -95,6 +87,7 @@ class NoiseCorrelation(NamedTuple):
         response = _inverse(self.taken_back, len(self.taken_back))
         wanted = "such that the coefficients of 1/(1 + d_1 x + ...) never rise"
         require(np.all(np.diff(response) <= 0), "taken_back", self.taken_back, wanted)
+        require_flag("disjoint", self.disjoint)
 
     def prefix_stddev(self) -> np.ndarray:
         """Standard deviation of the noise in the sums of the first 1, 2, ... steps, in units of σΔ.
@@ -109,13 +102,7 @@ class NoiseCorrelation(NamedTuple):
 
     def init(self, like: Any) -> NoiseStream:
         """The beginning of a stream of statistics with the shapes of ``like``."""
-
-        def none_yet(leaf: Any) -> jax.Array:
-            dtype = jnp.promote_types(jnp.result_type(leaf), jnp.float32)
-            return jnp.zeros((len(self.taken_back) - 1, *jnp.shape(leaf)), dtype)
-
-        past = jax.tree.map(none_yet, like)
-        return NoiseStream(jnp.zeros([], jnp.int32), jnp.ones([], jnp.result_type(float)), past)
+        return _noise_streams.empty_stream(like, len(self.taken_back) - 1)
 
     def add_noise(
         self,
@@ -137,38 +124,24 @@ class NoiseCorrelation(NamedTuple):
         Raises:
             ValueError: an attribute is out of its range, or the statistic has other shapes.
         """
+        self._require_proven()
         first = stream.step == 0
-        multiplier = jnp.where(first, jnp.asarray(noise_multiplier, float), stream.multiplier)
-        # Rounded up: float32 must not fall below what is charged.
-        scale = multiplier * jnp.asarray(sensitivity, float) * (self.stretch() * (1 + 1e-6))
-        weights = np.asarray(self.taken_back[1:])
+        weights = jnp.where(first, 0.0, np.asarray(self.taken_back[1:]))
 
-        def with_past(leaf: Any, past: jax.Array) -> Any:
-            if _compensated.is_split(leaf):
-                return leaf._replace(low=with_past(leaf.low, past))
-            back = jnp.tensordot(jnp.asarray(weights, past.dtype), past, 1, precision="highest")
-            return leaf + jnp.where(first, 0, scale.astype(leaf.dtype) * back.astype(leaf.dtype))
-
-        expected = jax.tree.map(lambda leaf: leaf.shape[1:], stream.past)
-        whole = _compensated.rounded(statistic)
-        shapes = jax.tree.map(jnp.shape, whole)
-        require(shapes == expected, "statistic", shapes, f"of the shapes of the params, {expected}")
-        kept = jax.tree.map(with_past, statistic, stream.past, is_leaf=_compensated.is_split)
-        released = additive.gaussian(key, kept, scale)
-        # The same draw once more, in units of one: the compiler makes it only once.
-        fresh = additive.gaussian(jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0)
-
-        def shifted(past: jax.Array, new: jax.Array) -> jax.Array:
+        def kept(past: jax.Array, new: jax.Array) -> jax.Array:
             old = jnp.where(first, 0, past)
             return jnp.concatenate([new[None].astype(past.dtype), old])[: past.shape[0]]
 
-        step = (stream.step + 1) % self.num_steps
-        past = jax.tree.map(shifted, stream.past, fresh)
-        return released, NoiseStream(step, multiplier.astype(stream.multiplier.dtype), past)
+        scaled = noise_multiplier, sensitivity
+        return _noise_streams.step_of_stream(key, statistic, stream, *scaled, self, weights, kept)
 
 
 def banded_square_root(
-    num_steps: int, max_participations: int, min_separation: int | None = None, bands: int = 32
+    num_steps: int,
+    max_participations: int,
+    min_separation: int | None = None,
+    bands: int = 32,
+    disjoint: bool = False,
 ) -> NoiseCorrelation:
     """Correlation after √(1 - x), cut after ``bands`` terms; for ``transforms.privatize``.
 
@@ -181,7 +154,9 @@ def banded_square_root(
         min_separation: how many steps two of them are apart, at least; in [1, T]. Needed if there
             are several.
         bands: b: 1 is independent noise, T the whole square root; in [1, T] or cut to T.
+        disjoint: whether no user takes part in two streams; ``privatize`` then charges for one of them.
     """
+    require_flag("disjoint", disjoint)
     num_steps = require_integer("num_steps", num_steps, 1)
     max_participations = require_integer("max_participations", max_participations, 1, num_steps)
     if min_separation is None:
@@ -192,7 +167,8 @@ def banded_square_root(
     coefficients = [1.0]
     for j in range(1, min(bands, num_steps)):
         coefficients.append(coefficients[-1] * (j - 1.5) / j)
-    return NoiseCorrelation(tuple(coefficients), num_steps, max_participations, min_separation)
+    pattern = max_participations, min_separation
+    return NoiseCorrelation(tuple(coefficients), num_steps, *pattern, disjoint)
 
 
 def _inverse(taken_back: tuple[float, ...], length: int) -> np.ndarray:

@@ -42,6 +42,7 @@ from dpsco_jax._checks import require, require_instance, require_key, require_po
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
+from dpsco_jax.mechanisms.tree import TreeCorrelation
 from dpsco_jax.privacy.sampling import (
     FullBatch,
     Poisson,
@@ -79,7 +80,7 @@ def privatize(
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
     sampling: Scheme = FullBatch(),  # noqa: B008
-    noise_correlation: NoiseCorrelation | None = None,
+    noise_correlation: NoiseCorrelation | TreeCorrelation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
 
@@ -101,10 +102,14 @@ def privatize(
             ``PoissonItems(...)``, ``PoissonUsers(...)``, ``WithoutReplacement(...)`` or
             ``WithReplacement(...)`` of ``privacy``; or ``privacy.sampling.Proven(...)`` of one of these.
         noise_correlation: for streams in which a user takes part in few steps, known beforehand:
-            ``banded_square_root(...)`` of ``mechanisms.correlated_noise``. One release of
+            ``banded_square_root(...)`` of ``mechanisms.correlated_noise``, or a
+            ``mechanisms.tree.TreeCorrelation``. One release of
             ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first
-            of them, and the noise of each is larger; a new stream begins after them. A schedule of
-            the multiplier is read at the beginning of a stream. An update with a ``draw`` of an oracle is
+            of them, and the noise of each is larger; a new stream begins after them, or where ``update`` is
+            told ``new_stream=True`` (may be traced; a function of releases only), and is paid for
+            again unless streams are ``disjoint``. A schedule of
+            the multiplier is read at the beginning of a stream, of the first one if they are disjoint. An
+            update with a ``draw`` of an oracle is
             refused: who takes part in which step may not be drawn.
 
     Raises:
@@ -121,7 +126,7 @@ def privatize(
         isinstance(sampling, get_args(Scheme)), "sampling", sampling, "a sampling scheme of privacy"
     )
     if noise_correlation is not None:
-        require_instance("noise_correlation", noise_correlation, NoiseCorrelation)
+        require_instance("noise_correlation", noise_correlation, NoiseCorrelation | TreeCorrelation)
         noise_correlation.stretch()  # One that is not proven is refused here, not at the first update.
         require(
             isinstance(sampling, FullBatch),
@@ -149,7 +154,12 @@ def privatize(
 
     @_sharding.transformation
     def update(
-        updates: Any, state: PrivatizeState, params: Any = None, **extra_args: Any
+        updates: Any,
+        state: PrivatizeState,
+        params: Any = None,
+        *,
+        new_stream: jax.typing.ArrayLike = False,
+        **extra_args: Any,
     ) -> tuple[Any, PrivatizeState]:
         bounded, scheme, multiplier, cost = _sharding.here(
             (aggregate, drawn, noise_multiplier, loss)
@@ -165,17 +175,18 @@ def privatize(
         sensitivity = jnp.asarray(bounded.sensitivity, float)
         used: Any = jnp.asarray(multiplier, float)
         paid: Any = False
+        stream = state.stream
         if noise_correlation is not None:
+            stream = stream._replace(step=jnp.where(new_stream, 0, stream.step))
             # A later step of a stream is paid for, and has the noise for which its first one has paid.
-            paid = state.stream.step != 0
-            used = jnp.where(paid, state.stream.multiplier, used)
+            paid = stream.is_paid(noise_correlation.disjoint)
+            used = jnp.where(paid, stream.multiplier, used)
         # A sensitivity out of its range (traced) says nothing of the noise that it makes, nor does noise
         # that float32 cannot hold.
         valid = (sensitivity > 0) & jnp.isfinite(sensitivity)
         valid &= drawable(used * sensitivity)
         valid &= bounded.proven
         valid &= agreed
-        stream = state.stream
         if noise_correlation is None:
             released = additive.gaussian(noise_key, statistic, used * sensitivity)
         else:

@@ -20,6 +20,7 @@ from dpsco_jax.mechanisms import (
     noisy_iteration,
     selection,
     sparse_vector,
+    tree,
 )
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
@@ -333,6 +334,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (winsorized_mean, "winsorized_mean", _winsorized_mean),
     (transforms, "outlier_removed_mean", _outlier_removed_mean),
     (correlated_noise.NoiseCorrelation, "add_noise", _add_noise),
+    (tree.TreeCorrelation, "add_noise", _add_noise),
     (sparse_vector, "_sparse_vector", _sparse_vector),
     (private_range, "private_range", _private_range),
     (selection, "_noisy_argmax", _noisy_argmax),

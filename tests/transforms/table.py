@@ -14,7 +14,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
 from dpsco_jax.geometry import domains
-from dpsco_jax.mechanisms import correlated_noise
+from dpsco_jax.mechanisms import correlated_noise, tree
 from dpsco_jax.mechanisms.winsorized import winsorized_releases
 from tests.support.tested import phase
 
@@ -118,6 +118,13 @@ def _privatize_correlated(noise_multiplier, clip_norm):
     )
 
 
+def _privatize_tree(noise_multiplier, clip_norm):
+    aggregate = transforms.clipped_sum(clip_norm)
+    return transforms.privatize(
+        aggregate, jax.random.key(0), noise_multiplier, noise_correlation=tree.TreeCorrelation(3)
+    )
+
+
 def _centred_clip(radius, num_users, centre_rate, quantile, quantile_rate):
     aggregate = transforms.centred_clip(
         radius,
@@ -202,6 +209,7 @@ ROWS = [
     Row("privatize, per layer", _privatize_layers, NOISY, **OF_USERS),
     Row("privatize, projected", _privatize_projected, NOISY, **OF_USERS),
     Row("privatize, correlated", _privatize_correlated, NOISY, **OF_USERS),
+    Row("privatize, tree", _privatize_tree, NOISY, **OF_USERS),
     Row(
         "centred_clip",
         _centred_clip,

@@ -96,7 +96,16 @@ GOOD: dict[str, dict[str, Any]] = {
         "degrees": kinds.INTEGERS(np.arange(12)),
         "keep_level": Kind("in (1/2, 1)", (0.5, 1.0, 0.2, *kinds.PROBABILITY.bad))(0.75),
     },
-    "mechanisms.correlated_noise.banded_square_root": {"min_separation": 2},
+    "mechanisms.correlated_noise.banded_square_root": {
+        "min_separation": 2,
+        "disjoint": kinds.FLAG(False),
+    },
+    "mechanisms.tree.tree_noise": {
+        "index": kinds.COUNT(3),
+        "like": np.zeros(3, np.float32),
+        "stddev": kinds.NONNEGATIVE,
+        "segment": kinds.COUNT_OR_ZERO(0),
+    },
     "mechanisms.spiked_matrix.denoised": {
         "noisy": kinds.ANY(np.eye(3, dtype=np.float32)),
         "stddev": kinds.POSITIVE,

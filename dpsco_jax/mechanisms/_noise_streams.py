@@ -1,0 +1,91 @@
+"""Where a stream of correlated noise stands, and one step of it: shared by all correlations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from dpsco_jax import _compensated
+from dpsco_jax._checks import require
+from dpsco_jax.mechanisms import additive
+
+
+class NoiseStream(NamedTuple):
+    """Where a stream of correlated noise stands.
+
+    Attributes:
+        step: number of the next step in its stream, int32.
+        multiplier: σ of the stream, read at its first step; of disjoint streams at that of the first of all.
+        past: unit noise that later steps take back, ``[bands - 1, ...]``, newest first, of a banded
+            correlation, ``[levels, ...]`` of a tree; secret.
+        begun: how many streams have begun, int32.
+    """
+
+    step: jax.Array
+    multiplier: jax.Array
+    past: Any
+    begun: jax.Array
+
+    def is_paid(self, disjoint: bool) -> jax.Array:
+        """Whether the next step is paid for: by the first of its stream, or of all disjoint streams."""
+        inside = self.step != 0
+        return inside | (self.begun > 0) if disjoint else inside
+
+
+def empty_stream(like: Any, memory: int) -> NoiseStream:
+    """The beginning of streams of statistics with the shapes of ``like``, with room for past noise."""
+
+    def none_yet(leaf: Any) -> jax.Array:
+        dtype = jnp.promote_types(jnp.result_type(leaf), jnp.float32)
+        return jnp.zeros((memory, *jnp.shape(leaf)), dtype)
+
+    past, none = jax.tree.map(none_yet, like), jnp.zeros([], jnp.int32)
+    return NoiseStream(none, jnp.ones([], jnp.result_type(float)), past, none)
+
+
+def step_of_stream(
+    key: jax.Array,
+    statistic: Any,
+    stream: NoiseStream,
+    noise_multiplier: jax.typing.ArrayLike,
+    sensitivity: jax.typing.ArrayLike,
+    correlation: Any,
+    weights: jax.Array,
+    kept: Callable[[jax.Array, jax.Array], jax.Array],
+) -> tuple[Any, NoiseStream]:
+    """One step of any correlation: fresh noise, and past noise by its weights.
+
+    Args:
+        key: a typed key, used up.
+        statistic: leaves of the shapes of the stream, in at least float32, in one part or in two.
+        stream: where the stream stands.
+        noise_multiplier: σ; not read where the step is paid for.
+        sensitivity: Δ of this step.
+        correlation: for ``stretch``, the number of steps, and whether streams are disjoint.
+        weights: of each entry of the past, in this step.
+        kept: of the past and the fresh unit noise: the past of the next step.
+    """
+    paid = stream.is_paid(correlation.disjoint)
+    multiplier = jnp.where(paid, stream.multiplier, jnp.asarray(noise_multiplier, float))
+    # Rounded up: float32 must not fall below what is charged.
+    scale = multiplier * jnp.asarray(sensitivity, float) * (correlation.stretch() * (1 + 1e-6))
+
+    def with_past(leaf: Any, past: jax.Array) -> Any:
+        if _compensated.is_split(leaf):
+            return leaf._replace(low=with_past(leaf.low, past))
+        back = jnp.tensordot(weights.astype(past.dtype), past, 1, precision="highest")
+        return leaf + scale.astype(leaf.dtype) * back.astype(leaf.dtype)
+
+    expected = jax.tree.map(lambda leaf: leaf.shape[1:], stream.past)
+    whole = _compensated.rounded(statistic)
+    shapes = jax.tree.map(jnp.shape, whole)
+    require(shapes == expected, "statistic", shapes, f"of the shapes of the params, {expected}")
+    covered = jax.tree.map(with_past, statistic, stream.past, is_leaf=_compensated.is_split)
+    released = additive.gaussian(key, covered, scale)
+    # The same draw once more, in units of one: the compiler makes it only once.
+    fresh = additive.gaussian(jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0)
+    past = jax.tree.map(kept, stream.past, fresh)
+    begun = stream.begun + (stream.step == 0)
+    step = (stream.step + 1) % correlation.num_steps
+    return released, NoiseStream(step, multiplier.astype(stream.multiplier.dtype), past, begun)

@@ -242,7 +242,7 @@ def geometric_median(domain: Domain | None = None) -> Objective:
     """Distance to a point: items are points with the structure of params; no bound is needed."""
 
     def loss(params: PyTree, item: PyTree) -> Any:
-        _require_like_params(params, item)
+        require_like_params(params, item)
         there = all_finite(item)
         nearby = jax.tree.map(lambda leaf, at: jnp.where(there, leaf, at), item, params)
         return global_norm(jax.tree.map(jnp.subtract, params, nearby))
@@ -269,7 +269,7 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
     _checks.require_positive("radius", radius)
 
     def loss(params: PyTree, item: PyTree) -> Any:
-        _require_like_params(params, item)
+        require_like_params(params, item)
         offsets = jax.tree.map(jnp.subtract, params, clip_to_norm(item, point_bound))
         return 0.5 * optax.tree.norm(offsets, squared=True)
 
@@ -291,7 +291,7 @@ def _range_of_squares(reach: float, bound: float) -> float:
     return 0.5 * (reach + bound) ** 2 - 0.5 * max(bound - reach, 0.0) ** 2
 
 
-def _require_like_params(params: PyTree, item: PyTree) -> None:
+def require_like_params(params: PyTree, item: PyTree) -> None:
     """``ValueError`` unless a point has the shapes of the parameters: broadcasting would repeat it."""
     shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
     _checks.require(

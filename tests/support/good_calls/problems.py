@@ -92,6 +92,23 @@ GOOD: dict[str, dict[str, Any]] = {
         "rating_bound": kinds.POSITIVE(1.0),
         "factor_ridge": kinds.POSITIVE(1.0),
     },
+    **{
+        f"problems.fixtures.{name}": {
+            "cap": kinds.POSITIVE(1.0),
+            "width": kinds.POSITIVE(0.5),
+            "num_units": kinds.COUNT(2),
+            "num_teeth": kinds.COUNT(3),
+            "separation": kinds.POSITIVE(1.5),
+            "jitter": kinds.NONNEGATIVE(0.1),
+            "num_users": _EVEN,
+            "curvature": kinds.OPEN_PROBABILITY(0.5),
+            "error": kinds.POSITIVE(0.1),
+        }
+        for name in (
+            *("capped_distance", "escape_counterexample", "max_affine_difference"),
+            *("relu_network", "saw_tooth", "two_wells"),
+        )
+    },
     "problems.nonconvex_losses.tanh_network": {"num_units": kinds.COUNT(2)},
     "problems.datasets.load": {"name": kinds.CHOICE("nlswork")},
     "problems.datasets.images.load": {"name": kinds.CHOICE("digits")},

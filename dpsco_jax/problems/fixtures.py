@@ -253,7 +253,7 @@ def escape_counterexample(curvature: float = 0.1, error: float = 0.01) -> Escape
     """
     curvature = _checks.require_real("curvature", curvature, 0, 1)
     _checks.require_positive("error", error)
-    bends = np.float32([1.0, -curvature])
+    bends = np.asarray([1.0, -curvature], np.float32)
 
     def gradient(point: Float[Array, "2"]) -> Any:
         return bends * point

@@ -1,6 +1,6 @@
 """Randomized smoothing: draws from kernels, and what convolution with them does to a loss.
 
-What it computes: a uniform draw from a ball, jointly over a whole pytree, and sharp constants of
+What it computes: uniform draws from a ball and a sphere, jointly over a whole pytree, and sharp constants of
 f_r(w) = E f(w + y) for a convex G-Lipschitz f: its smoothness and its bias, for y uniform in the
 ball of radius r and for y ~ N(0, ρ²I).
 
@@ -60,6 +60,23 @@ def uniform_ball(key: Key[jax.Array, ""], like: PyTree, radius: ArrayLike) -> Py
     normal = jax.random.normal(key, (flat.size + 2,), dtype)
     direction = normal[: flat.size] / jnp.sqrt(jnp.sum(jnp.square(normal)))
     draw = unravel(jnp.asarray(radius, dtype) * direction)
+    return jax.tree.map(lambda new, old: new.astype(jnp.result_type(old)), draw, like)
+
+
+def uniform_sphere(key: Key[jax.Array, ""], like: PyTree) -> PyTree:
+    """A uniform point of the unit ℓ2 sphere around zero, jointly over all leaves of ``like``.
+
+    Args:
+        key: used once.
+        like: pytree whose structure, shapes and dtypes the draw takes; its values are not used.
+    """
+    require_key(key)
+    require_tree("like", like)
+    dtype = jnp.result_type(jnp.float32, *jax.tree.leaves(like))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf), dtype), like)
+    flat, unravel = ravel_pytree(zeros)
+    normal = jax.random.normal(key, (flat.size,), dtype)
+    draw = unravel(normal / jnp.sqrt(jnp.sum(jnp.square(normal))))
     return jax.tree.map(lambda new, old: new.astype(jnp.result_type(old)), draw, like)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpsco_jax import geometry
+from dpsco_jax.oracles import smoothed
 from dpsco_jax.problems import losses
 from experiments.studies import table_dp_sgd
 from experiments.studies.peers import zeroth_order_sgd as peer
@@ -17,13 +18,25 @@ LABELS = np.array([2.0, -1.0, 5.0])
 def test_differences_are_directional_derivatives_and_clipped_together():
     objective = losses.absolute(1.0)
     directions = jnp.asarray(np.array([[1.0, 0.0], [0.0, 1.0]]))
-    found = peer.clipped_differences(
-        objective, jnp.asarray(ROWS), jnp.asarray(LABELS), jnp.zeros(2), directions, 1e-2, 10.0
+    found = smoothed.two_point_slopes(
+        objective.linear_model,
+        jnp.asarray(ROWS),
+        jnp.asarray(LABELS),
+        jnp.zeros(2),
+        directions,
+        1e-2,
+        10.0,
     )
     # At zero |m - y| falls in the direction of the label.
     np.testing.assert_allclose(found, -np.sign(LABELS)[:, None] * ROWS, atol=1e-5)
-    clipped = peer.clipped_differences(
-        objective, jnp.asarray(ROWS), jnp.asarray(LABELS), jnp.zeros(2), directions, 1e-2, 0.1
+    clipped = smoothed.two_point_slopes(
+        objective.linear_model,
+        jnp.asarray(ROWS),
+        jnp.asarray(LABELS),
+        jnp.zeros(2),
+        directions,
+        1e-2,
+        0.1,
     )
     np.testing.assert_allclose(np.linalg.norm(clipped, axis=1), 0.1, rtol=1e-5)
     lengths = np.linalg.norm(found, axis=1, keepdims=True)
@@ -40,8 +53,14 @@ def test_one_user_moves_the_mean_by_no_more_than_the_noise_is_made_for():
         labels = generator.standard_normal((2, 3)) * 10
         rows[1, 1:], labels[1, 1:] = rows[0, 1:], labels[0, 1:]
         means = [
-            peer.clipped_differences(
-                objective, jnp.asarray(r), jnp.asarray(y), jnp.ones(2), directions, 0.1, 0.5
+            smoothed.two_point_slopes(
+                objective.linear_model,
+                jnp.asarray(r),
+                jnp.asarray(y),
+                jnp.ones(2),
+                directions,
+                0.1,
+                0.5,
             ).mean(axis=0)
             for r, y in zip(rows, labels, strict=True)
         ]

@@ -2,6 +2,7 @@
 
 from tests.mutation import Fault
 
+_TWO_POINT = ("tests/oracles/test_two_point.py",)
 _TREE = ("tests/mechanisms/test_tree.py",)
 
 FAULTS = (
@@ -14,4 +15,10 @@ FAULTS = (
     Fault("tree: index 0 is released without noise", "mechanisms/tree.py", "valid = (t >= 1) & (t <= num_steps)", "valid = t <= num_steps", _TREE),
     Fault("streams: all are taken for disjoint", "mechanisms/_noise_streams.py", "inside | (self.begun > 0) if disjoint else inside", "inside | (self.begun > 0)", _TREE),
     Fault("streams: a restart is not seen", "transforms/privatize.py", "jnp.where(new_stream, 0, stream.step)", "stream.step", _TREE),
+    Fault("two points: the ball for the sphere", "oracles/smoothed.py", "direction = uniform_sphere(key, point)", "direction = uniform_ball(key, point, 1.0)", _TWO_POINT),
+    Fault("two points: the last direction is left out", "oracles/smoothed.py", "lambda y: (weight * y).astype(y.dtype), direction", "lambda y: (weight * jnp.ones_like(y)).astype(y.dtype), direction", _TWO_POINT),
+    Fault("two points: one step of the difference only", "oracles/smoothed.py", "return now - _central(loss, previous, shift, items, mask)", "return now - _central(loss, previous, jax.tree.map(jnp.negative, shift), items, mask)", _TWO_POINT),
+    Fault("differences: points are not reflected", "oracles/smoothed.py", "lambda w, v, p: w + v - p, point, previous, drawn", "lambda w, v, p: v + p - w, point, previous, drawn", _TWO_POINT),
+    Fault("differences: reflected wherever points are", "oracles/smoothed.py", "jnp.where(inside, 0, a - b)", "a - b", _TWO_POINT),
+    Fault("smoothed gradients: the mean over draws is a sum", "oracles/smoothed.py", "lambda leaf: leaf / count, total", "lambda leaf: leaf / 1, total", _TWO_POINT),
 )  # fmt: skip

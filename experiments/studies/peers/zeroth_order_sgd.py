@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from dpsco_jax.oracles import smoothed
 from dpsco_jax.problems.objective import Objective
 from experiments.studies import table_dp_sgd
 
@@ -75,21 +76,6 @@ def value_queries(num_users: int, num_steps: int, num_directions: int) -> int:
     return 2 * num_users * num_steps * num_directions
 
 
-def clipped_differences(
-    objective: Objective, rows: Array, labels: Array, params: Array, directions: Array,
-    width: Any, clip: Any,
-) -> Float[Array, "users directions"]:  # fmt: skip
-    """The differences of every user along the rows of ``directions``, clipped together."""
-    model = objective.linear_model
-    assert model is not None
-    margins, changes = (rows @ params)[:, None], width * (rows @ directions.T)
-    above, below = (model.link(margins + sign * changes, labels[:, None]) for sign in (1.0, -1.0))
-    found = (above - below) / (2.0 * width)
-    found = jnp.where(jnp.all(jnp.isfinite(found), axis=1, keepdims=True), found, 0.0)
-    squares = jnp.sum(jnp.square(found), axis=1, keepdims=True)
-    return found * jnp.minimum(1.0, clip / jnp.sqrt(jnp.maximum(squares, 1e-30)))
-
-
 def solve(
     key: jax.Array,
     plan: Plan,
@@ -110,6 +96,8 @@ def solve(
         num_steps: T.
         num_directions: m, at most d.
     """
+    model = objective.linear_model
+    assert model is not None
     users, dim = rows.shape
     noise = plan.noise_multiplier * 2.0 * plan.clip / users
     begin = num_steps // 2
@@ -121,8 +109,8 @@ def solve(
         directions = drawn / jnp.linalg.norm(drawn, axis=1, keepdims=True)
         if num_directions > 1:
             directions = jnp.linalg.qr(drawn.T)[0].T
-        found = clipped_differences(
-            objective, rows, labels, params, directions, plan.width, plan.clip
+        found = smoothed.two_point_slopes(
+            model, rows, labels, params, directions, plan.width, plan.clip
         )
         mean = jnp.mean(found, axis=0) + noise * jax.random.normal(noise_key, (num_directions,))
         size = plan.path / num_steps * (1.0 - plan.decay * t / num_steps)

@@ -17,6 +17,7 @@ _LEVEL = Kind("integer in [0, 31]", (-1, 32, *kinds.INTEGER.bad))(2)
 _SHIFTS = np.full((4, DIM), 0.01, np.float32)
 _SMOOTHING = {"smoothing_radius": kinds.NONNEGATIVE(0.1)}
 _RADIUS = {"radius": kinds.NONNEGATIVE(0.1)}
+_TWO_POINTS = {"radius": kinds.POSITIVE(0.1), "directions": kinds.COUNT(2)}
 _POOL = {"shifts": kinds.NUMBERS(_SHIFTS), "point": VECTOR}
 
 _GHOST = {
@@ -108,6 +109,21 @@ GOOD: dict[str, dict[str, Any]] = {
     "oracles.smoothed.at_shifted_point": {
         **_RADIUS,
         "oracle": kinds.FUNCTION(lambda key, params, data: params),
+    },
+    "oracles.smoothed.gradient_difference": {
+        "radius": kinds.POSITIVE(0.5),
+        "draws": kinds.COUNT(2),
+    },
+    "oracles.smoothed.two_point_difference": _TWO_POINTS,
+    "oracles.smoothed.two_point_gradient": _TWO_POINTS,
+    "oracles.smoothed.two_point_slopes": {
+        "model": kinds.OBJECT(_MODEL),
+        "rows": np.ones((4, 3), np.float32),
+        "labels": kinds.ANY(np.ones(4, np.float32)),
+        "params": np.ones(3, np.float32),
+        "directions": np.eye(3, dtype=np.float32),
+        "width": kinds.POSITIVE(0.1),
+        "clip_norm": kinds.POSITIVE(1.0),
     },
     "oracles.smoothed.user_gradient": _RADIUS,
     "oracles.smoothed.user_gradient_by_item": _RADIUS,

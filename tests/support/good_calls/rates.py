@@ -119,6 +119,20 @@ GOOD: dict[str, dict[str, Any]] = {
         "population": kinds.FLAG(False),
         "columns": kinds.COUNT(2),
     },
+    **{
+        f"rates.nonconvex.{name}": {
+            **_POSITIVE,
+            "method": method,
+            "norm": kinds.POSITIVE(0.1),
+            "gap": kinds.POSITIVE(1.0),
+            "reach": kinds.POSITIVE(1.0),
+        }
+        for name, method in (
+            ("stationarity", "spider, empirical"),
+            ("excess_risk", "Gibbs, empirical"),
+            ("goldstein_samples", "single pass"),
+        )
+    },
     "rates.sampling_tables.sampling_complexity": {
         "method": "GT20",
         "dim": kinds.POSITIVE,

@@ -1,0 +1,40 @@
+"""Sections C6 and C8 of docs/corrections.md: the printed claim fails, ours holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpsco_jax.problems import fixtures
+from dpsco_jax.rates import nonconvex
+
+
+def test_c6_14_table_6_1_and_the_gap():
+    n, d = 1e6, 81.0
+    known = nonconvex.stationarity("WCX19, empirical", n, d**9)
+    np.testing.assert_allclose(known, (d**9) ** 0.25 / n**0.5, rtol=1e-12)
+    assert known < 1e-3 * (d**9) ** 0.5 / n**0.5  # as printed
+    gap = nonconvex.stationarity("spider, empirical", n, d) / nonconvex.stationarity(
+        "lower bound, empirical, first order", n, d
+    )
+    np.testing.assert_allclose(np.log(gap) / np.log(d**0.5 / n), -1 / 3, rtol=1e-12)
+
+
+def test_c8_7_every_point_of_a_sample_is_stationary_and_none_of_the_population():
+    """Of 6 records, and 10⁴ cells in every neighbourhood: slopes of both signs, and ½ on average."""
+    rng, users, cells = np.random.default_rng(0), 6, 10**4
+    loss = fixtures.saw_tooth(1e-4, cells).loss
+    signs = np.where(rng.random((users, cells)) < 0.75, 1.0, -1.0).astype(np.float32)
+    places = (1e-4 * (np.arange(0, cells, 97) + 0.5)).astype(np.float32)[:, None]
+
+    @jax.jit
+    def slopes(points):
+        one = jax.vmap(jax.grad(loss), (None, 0))
+        return jnp.mean(jax.lax.map(lambda w: one(w, jnp.asarray(signs)), points), axis=1)[:, 0]
+
+    # The loss does what the fixture says, at every 97th cell; in the others we read the signs.
+    np.testing.assert_allclose(slopes(places), signs[:, ::97].mean(axis=0), atol=1e-6)
+    sample = signs.mean(axis=0)
+    for half in np.split(sample, 5):
+        assert half.min() < -0.3
+        assert half.max() > 0.5
+    np.testing.assert_allclose(sample.mean(), 0.5, atol=4 * (0.75 / users / cells) ** 0.5)

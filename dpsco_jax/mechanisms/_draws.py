@@ -31,6 +31,7 @@ from numpy.polynomial import chebyshev
 
 from dpsco_jax import _keys
 from dpsco_jax._checks import require
+from dpsco_jax._redact import Words
 
 _WORD = 2.0**-32
 _ALL_ONES = 0xFFFFFFFF
@@ -153,15 +154,37 @@ def of_counters(key: jax.Array) -> bool:
 
 
 def places(part: tuple[int, ...], shape: tuple[int, ...], starts: Sequence[Any]) -> jax.Array:
-    """The places of a part's entries in the whole array, counted row by row, uint32."""
-    size = math.prod(shape)
-    require(size <= _MOST, "size of an array that gets noise", size, f"at most {_MOST}")
+    """The places of a part's entries in the whole array, counted row by row, uint32.
+
+    Axes may have symbols for lengths, of which ``jax.export.symbolic_shape`` was told that the size is not
+    too large.
+    """
+    _require_few(math.prod(shape))
     found = jnp.zeros(part, jnp.uint32)
     for axis, start in enumerate(starts):
         stride = math.prod(shape[axis + 1 :])
         index = lax.broadcasted_iota(jnp.uint32, part, axis) + jnp.asarray(start, jnp.uint32)
-        found = found + index * jnp.uint32(stride % _MOST)
+        found = found + index * _modulo(stride)
     return found
+
+
+def _modulo(stride: Any) -> jax.Array:
+    # A symbol is an integer of 32 bits, and products of them wrap as counters do.
+    known = isinstance(stride, int)
+    return jnp.uint32(stride % _MOST) if known else jnp.asarray(stride).astype(jnp.uint32)
+
+
+def _require_few(size: Any) -> None:
+    within = f"at most {_MOST}"
+    try:
+        few = bool(size <= _MOST)
+    except jax.errors.InconclusiveDimensionOperation:
+        few = False
+        # Exported programs check constraints in 32 bits.
+        told = f"{size} <= {2**31 - 1}"
+        within += f', told to jax.export.symbolic_shape as constraints=("{told}",)'
+        size = Words(size)
+    require(few, "size of an array that gets noise", size, within)
 
 
 def words_at(key_words: jax.Array, counters: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,6 +1,9 @@
 """The laws of the draws, tails included."""
 
+import re
+
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -99,6 +102,25 @@ def test_more_numbers_than_counters_are_refused():
         jax.eval_shape(
             lambda key: _draws.normal(key, (2**16 + 1, 2**16), jnp.float32), jax.random.key(0)
         )
+
+
+@pytest.mark.parametrize("shape", ["n", "n, 3", "2, n, 3", "2, n, m"])
+def test_an_array_with_symbols_for_lengths_has_the_noise_of_its_shape(shape):
+    def drawn(words, like):
+        return _draws.normal(jax.random.wrap_key_data(words), like.shape, jnp.float32)
+
+    def exported(*constraints):
+        symbols = jax.export.symbolic_shape(shape, constraints=constraints)
+        given = jax.ShapeDtypeStruct((2,), jnp.uint32), jax.ShapeDtypeStruct(symbols, jnp.float32)
+        return jax.export.export(jax.jit(drawn))(*given)
+
+    with pytest.raises(ValueError, match="size of an array that gets noise must be at") as said:
+        exported()
+    (fix,) = re.findall(r'constraints=\("(.*)",\)', str(said.value))
+    found = tuple({"n": 4, "m": 5}.get(axis) or int(axis) for axis in shape.split(", "))
+    words = jax.random.key_data(jax.random.key(3))
+    noise = exported(fix).call(words, jnp.zeros(found))
+    np.testing.assert_array_equal(noise, jax.jit(drawn)(words, jnp.zeros(found)))
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])

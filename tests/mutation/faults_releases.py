@@ -29,6 +29,8 @@ FAULTS = (
     Fault("normal noise: tails end where the centre does", "mechanisms/_draws.py", "    far = w > _JOINT**2\n", "    far = w > 2 * _JOINT**2\n", ("tests/mechanisms/test_draws.py",)),
     Fault("normal noise: one word for sign and size", "mechanisms/_draws.py", "    upper, distance = _nearer_end(high, low | 1, dtype)\n    # Of", "    upper, distance = _nearer_end(low, high, dtype)\n    # Of", ("tests/mechanisms/test_draws.py",)),
     Fault("noise: blocks are those that make keys", "mechanisms/_draws.py", "apart = jnp.full_like(counters, _NOISE)", "apart = jnp.zeros_like(counters)", ("tests/mechanisms/test_draws.py",)),
+    Fault("noise: rows of a symbol's length share their blocks", "mechanisms/_draws.py", "return jnp.uint32(stride % _MOST) if known else jnp.asarray(stride).astype(jnp.uint32)", "return jnp.uint32(stride % _MOST if known else 1)", ("tests/mechanisms/test_draws.py",)),
+    Fault("noise: a symbol may be as large as it likes", "mechanisms/_draws.py", "        few = False\n", "        few = True\n", ("tests/mechanisms/test_draws.py",)),
     Fault("noise: columns share their blocks", "mechanisms/_draws.py", "stride = math.prod(shape[axis + 1 :])", "stride = math.prod(shape[axis:])", ("tests/mechanisms/test_draws.py",)),
     Fault("sensitivity of a sum for replacement halved", "transforms/aggregates.py", "factor = 2.0 if relation is NeighboringRelation.REPLACE_ONE else 1.0", "factor = 1.0", (*_AGGREGATES, *rows("sgd, full"))),
     Fault("nonnegative sums: divided by 2", "transforms/aggregates.py", "sensitivity / 2.0**0.5", "sensitivity / 2.0", (*rows("preconditioned_sgd"), *_AGGREGATES)),

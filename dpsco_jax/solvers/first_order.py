@@ -113,8 +113,12 @@ class FirstOrder(_plan_base.ByName):
 
     def __post_init__(self) -> None:
         _plan_base.require_details(self)
+        releases, kind = getattr(self.mean, "releases", None), getattr(self.mean, "kind", None)
+        # Of another kind they would cost what the mean does not release; axes to map over have no cost.
+        if kind is not None and hasattr(type(releases), "certificate"):
+            _checks.require_instance("plan.mean.releases", releases, kind)
         if self.promised_relation is REPLACE_ONE:
-            _planning.require_replacement(getattr(self.mean, "releases", None))
+            _planning.require_replacement(releases)
 
     @property
     def releases(self) -> Any:

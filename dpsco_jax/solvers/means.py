@@ -35,7 +35,11 @@ from dpsco_jax._argument_kinds import Count, Positive, checked, one_of
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.mechanisms.winsorized import private_range
-from dpsco_jax.mechanisms.winsorized.winsorized_releases import BOXED, TWO_STEPS
+from dpsco_jax.mechanisms.winsorized.winsorized_releases import (
+    BOXED,
+    TWO_STEPS,
+    WinsorizedReleases,
+)
 from dpsco_jax.oracles import ByStep, Oracle, gradients, sampling, smoothed, user_gradients
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size, poisson
@@ -99,7 +103,8 @@ class Part(NamedTuple):
 class Mean(Protocol):
     """Whatever ``first_order.run`` can drive a method with.
 
-    Those that users can choose among are asked for by their type: ``plan(..., mean=means.Clipped)``.
+    Those that users can choose among are asked for by their type: ``plan(..., mean=means.Clipped)``. A mean
+    with an attribute ``kind`` has releases of this class in every plan: a plan refuses others.
     """
 
     def open(self, key: jax.Array, objective: Objective, data: UserData, start: Any) -> Opened:
@@ -161,6 +166,8 @@ class Clipped(OfUsers):
     releases: Any
     clip_norm: Number
     smoothing_radius: Number | None
+
+    kind = GaussianReleases
 
     def noise_stddev(self, dim: int) -> Any:
         """σ of the noise on each coordinate of the mean, whatever their number ``dim``."""
@@ -248,6 +255,8 @@ class ClippedItems(OfLength):
     releases: Any
     clip_norm: Number
 
+    kind = GaussianReleases
+
     @property
     def items_per_record(self) -> int:
         """Items of what is drawn: a single one, or all of a user."""
@@ -317,6 +326,8 @@ class OutlierRemoved(OfUsers):
     clip_norm: Number
     smoothing_radius: Number | None
 
+    kind = ConcentratedReleases
+
     @property
     def radius(self) -> Any:
         """How far users may be from a common centre: half of the score radius."""
@@ -379,6 +390,8 @@ class Winsorized(OfUsers):
 
     chunk_size: int = static()
     releases: Any
+
+    kind = WinsorizedReleases
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost. Numbers may be traced."""

@@ -54,6 +54,7 @@ class UnitUpdates(OfLength):
     releases: ElementReleases
     clip_norm: Number
 
+    kind = ElementReleases
     takes_method = True
 
     @property

@@ -138,6 +138,7 @@ class SampledItems(OfLength):
     releases: ItemReleases
     clip_norm: Number
 
+    kind = ItemReleases
     items_per_record = 1
     """What is drawn is an item, and no user."""
 

@@ -2,7 +2,13 @@
 
 What it computes: an unbiased estimate of the gradient of f_r(w) = E f(w + y), y uniform in the ball of
 radius r around the origin: the gradient of f at shifted points, with a shift for each user, for each item,
-or one for all.
+or one for all; or, of values alone, the mean over m directions y, uniform on the unit sphere, of
+
+    (d/2r)·(f(w + r·y) - f(w - r·y))·y.
+
+And unbiased estimates of a difference ∇f_r(w) - ∇f_r(v), in proportion to how near v is to w: two-point
+estimates with the same directions at both points, or gradients at points p of the ball around w and p' of
+that around v, p' = p where p is in both balls, and else p reflected, w + v - p.
 
 Source: thesis, Claim 1.4.2 and Fact 1.4.3, Algorithm 29 (a shift for each item), and Fact 8.2.3 with (8.4)
 and (8.17) (two points; there without the last y, and with ball and sphere exchanged: docs/corrections, C8-8);
@@ -38,6 +44,7 @@ from dpsco_jax._checks import (
     require_count,
     require_instance,
     require_nonnegative,
+    require_number,
     require_positive,
 )
 from dpsco_jax.geometry import norms
@@ -212,6 +219,8 @@ def two_point_slopes(
         clip_norm: may be traced.
     """
     require_instance("model", model, LinearModel)
+    require_number("rows", rows, "an array of real numbers")
+    require_number("params", params, "an array of real numbers")
     require_positive("width", width)
     require_positive("clip_norm", clip_norm)
     margins, changes = (rows @ params)[:, None], width * (rows @ directions.T)

@@ -20,6 +20,7 @@ from dpsco_jax.transforms.centred_clip import (
     stable_centre_rate,
 )
 from dpsco_jax.transforms.halt_when import HaltState, halt_when
+from dpsco_jax.transforms.o2nc import O2ncState, o2nc, o2nc_eval_params
 from dpsco_jax.transforms.outlier_removed_mean import (
     OutlierRemovedState,
     halted,
@@ -40,6 +41,7 @@ __all__ = [
     "AverageState",
     "CentredClipState",
     "HaltState",
+    "O2ncState",
     "OutlierRemovedState",
     "PrivateChainState",
     "PrivatizeState",
@@ -57,6 +59,8 @@ __all__ = [
     "clipped_sum",
     "halt_when",
     "halted",
+    "o2nc",
+    "o2nc_eval_params",
     "outlier_removed_mean",
     "private_chain",
     "privatize",

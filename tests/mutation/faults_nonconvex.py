@@ -3,6 +3,7 @@
 from tests.mutation import Fault
 
 _TWO_POINT = ("tests/oracles/test_two_point.py",)
+_O2NC = ("tests/transforms/test_o2nc.py",)
 _TREE = ("tests/mechanisms/test_tree.py",)
 
 FAULTS = (
@@ -21,4 +22,8 @@ FAULTS = (
     Fault("differences: points are not reflected", "oracles/smoothed.py", "lambda w, v, p: w + v - p, point, previous, drawn", "lambda w, v, p: v + p - w, point, previous, drawn", _TWO_POINT),
     Fault("differences: reflected wherever points are", "oracles/smoothed.py", "jnp.where(inside, 0, a - b)", "a - b", _TWO_POINT),
     Fault("smoothed gradients: the mean over draws is a sum", "oracles/smoothed.py", "lambda leaf: leaf / count, total", "lambda leaf: leaf / 1, total", _TWO_POINT),
+    Fault("o2nc: moves are not clipped", "transforms/o2nc.py", "clip_to_norm(against, radius), state.move", "against, state.move", _O2NC),
+    Fault("o2nc: the new point for the old in a query", "transforms/o2nc.py", "x + (share * d).astype(x.dtype), state.point, move)", "x + d + (share * d).astype(x.dtype), state.point, move)", _O2NC),
+    Fault("o2nc: one share for all steps", "transforms/o2nc.py", "return moves, O2ncState(next_key,", "return moves, O2ncState(state.key,", _O2NC),
+    Fault("o2nc: the last block is reported", "transforms/o2nc.py", "block = jax.random.randint(block_key, (), 0, blocks)", "block = jnp.asarray(blocks - 1, jnp.int32)", _O2NC),
 )  # fmt: skip

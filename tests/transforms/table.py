@@ -257,6 +257,11 @@ ROWS = [
         {"smoothness": (2.0, 5.0), "radius": (1.0, 9.0)},
     ),
     Row(
+        "o2nc",
+        lambda radius, step_size: transforms.o2nc(jax.random.key(0), radius, step_size, 2, 2),
+        {"radius": (0.5, 0.1), "step_size": (0.1, 0.3)},
+    ),
+    Row(
         "halt_when", _halt_when, {"noise_multiplier": (0.1, 1.0), "limit": (100.0, 0.5)}, **OF_USERS
     ),
     Row(

@@ -118,10 +118,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "oracles.smoothed.two_point_gradient": _TWO_POINTS,
     "oracles.smoothed.two_point_slopes": {
         "model": kinds.OBJECT(_MODEL),
-        "rows": np.ones((4, 3), np.float32),
+        "rows": kinds.ANY(np.ones((4, 3), np.float32)),
         "labels": kinds.ANY(np.ones(4, np.float32)),
-        "params": np.ones(3, np.float32),
-        "directions": np.eye(3, dtype=np.float32),
+        "params": kinds.ANY(np.ones(3, np.float32)),
+        "directions": kinds.ANY(np.eye(3, dtype=np.float32)),
         "width": kinds.POSITIVE(0.1),
         "clip_norm": kinds.POSITIVE(1.0),
     },

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,6 +20,7 @@ _INNER = kinds.OBJECT(optax.sgd(0.1))
 _USERS = {"num_users": Kind("real > 0", kinds.POSITIVE.bad)(12)}
 _AVERAGE = Fresh(lambda: transforms.average().init(jnp.asarray(VECTOR)))
 _AC_SA = Fresh(lambda: transforms.ac_sa(1.0).init(jnp.asarray(VECTOR)))
+_O2NC = Fresh(lambda: transforms.o2nc(jax.random.key(0), 0.1, 0.1, 2, 2).init(jnp.asarray(VECTOR)))
 _BALL = {
     "center": kinds.NUMBERS(VECTOR),
     "gradient": kinds.NUMBERS(VECTOR),
@@ -60,6 +62,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "inner": _INNER,
         "condition": kinds.FUNCTION(lambda updates, state: False),
     },
+    "transforms.o2nc.o2nc": {
+        "radius": kinds.POSITIVE(0.1),
+        "step_size": kinds.POSITIVE(0.1),
+        "block_length": kinds.COUNT(2),
+    },
+    "transforms.o2nc.o2nc_eval_params": {"state": kinds.OBJECT(_O2NC), **_PARAMS},
     "transforms.outlier_removed_mean.outlier_removed_mean": {
         "releases": kinds.OBJECT(privacy_calls.CONCENTRATED),
         "anchor": kinds.CHOICE.but(None)("last release"),

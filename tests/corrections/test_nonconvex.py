@@ -55,7 +55,10 @@ def test_c8_6_a_block_may_begin_at_the_other_end_of_the_ball():
         assert moves[length] > 0.999 * radius
         assert 1.9 < regret <= 2.5
         # Of the same learner begun at 0, as printed.
-        assert np.sum(np.float64(-moves)[:length] - -radius) / (radius * math.sqrt(length)) <= 1.5 + 1e-4
+        assert (
+            np.sum(np.float64(-moves)[:length] - -radius) / (radius * math.sqrt(length))
+            <= 1.5 + 1e-4
+        )
 
 
 def test_c8_8_the_sphere_for_values_and_the_ball_for_gradients():

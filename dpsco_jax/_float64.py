@@ -8,10 +8,24 @@ it is lowered for one, by whatever way: what is the default backend of the proce
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["exact"]
+__all__ = ["exact", "require_x64"]
+
+
+def require_x64(name: str) -> None:
+    """``ValueError`` unless float64 is switched on, for what the name says.
+
+    Args:
+        name: of what needs it, for the message.
+    """
+    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
+        raise ValueError(
+            f"jax_enable_x64 must be True for {name}, which is exact up to roundings of float64, got "
+            "False. Call jax.config.update('jax_enable_x64', True), or run under jax.enable_x64(True)"
+        )
 
 
 def exact(name: str, tree: Any) -> Any:

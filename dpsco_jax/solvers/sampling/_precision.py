@@ -4,22 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpsco_jax import _checks, _float64
-
-
-def require_x64(name: str) -> None:
-    """``ValueError`` unless float64 is switched on, for what the name says.
-
-    Args:
-        name: of what needs it, for the message.
-    """
-    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
-        raise ValueError(
-            f"jax_enable_x64 must be True for {name}, which is exact up to roundings of float64, got "
-            "False. Call jax.config.update('jax_enable_x64', True), or run under jax.enable_x64(True)"
-        )
+from dpsco_jax._float64 import require_x64 as require_x64
 
 
 def float64_vector(name: str, value: Any) -> jax.Array:

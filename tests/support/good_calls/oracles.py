@@ -27,6 +27,10 @@ _GHOST = {
 _CLIP = {"clip_norm": kinds.POSITIVE(1.0)}
 
 GOOD: dict[str, dict[str, Any]] = {
+    "oracles.second_order.second_order": {
+        "least_curvature": kinds.Kind("real <= 0", (0.5, kinds.NAN, "1", None, 1j))(-1.0),
+        "most_curvature": kinds.POSITIVE(1.0),
+    },
     "oracles.streamed.Sums": {
         "oracle": kinds.OBJECT(
             gradients.clipped_gradient_sum(gradients.user_gradient(OBJECTIVE), 1.0)

@@ -18,7 +18,8 @@ and returns
 Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by autodiff), ``ghost`` (the same
 sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear models, in closed form),
 ``linear_users`` (the same, one row for each user), ``user_gradients`` (whichever of these suits an
-objective), ``smoothed`` (randomized smoothing), ``resque`` (reweighted queries around a centre, whose pools
+objective), ``smoothed`` (randomized smoothing), ``spider`` (differences of gradients at two points),
+``resque`` (reweighted queries around a centre, whose pools
 are data too), ``unclipped`` (the mean over users at once, for methods that are not private), ``chunks`` (the
 loops that keep memory flat), ``streamed`` (the same sums over users who stay on disk).
 """
@@ -55,3 +56,14 @@ class ByStep(NamedTuple):
     """
 
     at: Callable[[jax.Array], Oracle]
+
+
+class ByState(NamedTuple):
+    """An oracle that depends on what has been released, as where it compares the point with an earlier one.
+
+    Attributes:
+        at: of the state of the optimizer's chain and of the parameters; returns the oracle of the step. It
+            reads of the state what is public, of which privacy proofs have to speak.
+    """
+
+    at: Callable[[Any, Any], Oracle]

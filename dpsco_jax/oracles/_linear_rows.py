@@ -8,6 +8,7 @@ alone, in full float32 (never TF32 or bfloat16). A user with a slope that is not
 slopes are all zero.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -64,19 +65,28 @@ def dots(
     return entry(model, rows) * jnp.sum(named, axis=2)
 
 
+def at_point(
+    model: LinearModel, params: Float[Array, "dim *outputs"], rows: Any, offsets: Any
+) -> Float[Array, "users items *outputs"]:
+    """link'(⟨w, x⟩ + offset, label) for all items of a chunk of users."""
+    return model.derivative(dots(model, params, rows) + offsets, rows.labels)
+
+
 def slopes(
     model: LinearModel,
-    params: Float[Array, "dim *outputs"],
+    params: Any,
     rows: Any,
     counted: Bool[Array, "users"],
     offsets: Float[Array, "users items"] | float = 0.0,
+    derivative: Callable[[LinearModel, Any, Any, Any], Array] = at_point,
 ) -> tuple[Float[Array, "users items *outputs"], Float[Array, "users"]]:
     """The coefficients of a user's rows in the user's gradient, over their largest slope; and that slope.
 
     ``offsets`` are added to the margins. The gradient of user u is ``unit[u]·Σ_j relative[u, j]·x_j``.
-    Relative coefficients are at most one, whatever the loss, so nothing overflows that is summed.
+    Relative coefficients are at most one, whatever the loss, so nothing overflows that is summed. What an
+    item's coefficient is of ``params``, in whatever form, ``derivative(model, params, rows, offsets)`` says.
     """
-    derivatives = model.derivative(dots(model, params, rows) + offsets, rows.labels)
+    derivatives = derivative(model, params, rows, offsets)
     axes = tuple(range(1, derivatives.ndim))
     weights = jnp.expand_dims(rows.weights, axes[1:])
     derivatives = jnp.where(weights > 0, derivatives, 0.0)

@@ -27,6 +27,7 @@ number per user and one row for eight of them where users have one item. ``prepa
 once, outside of the loop.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -142,6 +143,7 @@ def clipped_gradient_sum(
     sampler: Sampler | None = None,
     chunk_size: int = 64,
     smoothing_radius: ArrayLike | None = None,
+    derivative: Callable[[LinearModel, Any, Any, Any], Array] = _linear_rows.at_point,
 ) -> Oracle:
     """The oracle that returns Σ_u clip(g_u) over a sample of users; its data are ``LinearData``.
 
@@ -152,6 +154,8 @@ def clipped_gradient_sum(
         chunk_size: how many users, at least 1, whose gradients are held at once. Without effect where all
             users take part with one item each: nothing is held then.
         smoothing_radius: r ≥ 0, of shifts drawn for every item; no shifts if ``None``. May be traced.
+        derivative: the coefficients of the items, ``derivative(model, params, rows, offsets)``, where they
+            are not those of the gradient at the point; the first leaf of ``params`` is of its shape.
     """
     require_instance("model", model, LinearModel)
     require_given(require_callable, sampler=sampler)
@@ -167,17 +171,18 @@ def clipped_gradient_sum(
 
     def parts(
         shift_key: Array,
-        params: Float[Array, "dim *outputs"],
+        params: Any,
         data: LinearData,
         sample: UserSample | None,
     ) -> Parts:
         users, items = data.labels.shape
-        dim, axes = len(params), tuple(range(1, params.ndim))
+        point = jax.tree.leaves(params)[0]
+        dim, axes = len(point), tuple(range(1, point.ndim))
         entry = _linear_rows.entry(model, data)
 
         def chunk_sum(rows: LinearData, counted: Array, position: Array) -> Any:
             offsets = shifts(shift_key, smoothing_radius, rows, position, dim)
-            relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets)
+            relative, unit = _linear_rows.slopes(model, params, rows, counted, offsets, derivative)
             limit = HEAD_ROOM * room * clip_norm / unit
             if items == 1:
                 slopes = relative[:, 0]

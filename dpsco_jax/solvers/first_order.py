@@ -143,7 +143,7 @@ class FirstOrder(_plan_base.ByName):
     @property
     def user_gradients(self) -> int:
         """User gradients of the whole run; the expected number under Poisson sampling."""
-        return self.num_steps * self.batch_size
+        return self.num_steps * self.batch_size * getattr(self.mean, "gradients_per_user", 1)
 
     def records(self, data: Any) -> Any:
         """The data in the rows of which the mean is."""
@@ -151,7 +151,7 @@ class FirstOrder(_plan_base.ByName):
 
     def gradients(self, slots: int) -> int:
         """Item gradients of the whole run on data with so many item slots a user."""
-        return self.num_steps * self.batch_size * getattr(self.mean, "items_per_record", slots)
+        return self.user_gradients * getattr(self.mean, "items_per_record", slots)
 
     @property
     def event(self) -> Any:

@@ -24,7 +24,7 @@ from jaxtyping import Array
 
 from dpsco_jax import _checks, _counts
 from dpsco_jax._counts import Count
-from dpsco_jax.oracles import ByStep, Estimate, Oracle
+from dpsco_jax.oracles import ByState, ByStep, Estimate, Oracle
 from dpsco_jax.problems.stored import StoredUsers
 from dpsco_jax.solvers import _stored_loop
 
@@ -47,7 +47,7 @@ class Run(NamedTuple):
 
 def run(
     key: jax.Array,
-    oracle: Oracle | ByStep,
+    oracle: Oracle | ByStep | ByState,
     optimizer: optax.GradientTransformation,
     params: Any,
     data: Any,
@@ -59,7 +59,7 @@ def run(
     Args:
         key: for the oracle alone; step t uses ``fold_in(key, t)``. The noise has a key of its own, in the
             state of the chain.
-        oracle: see ``dpsco_jax.oracles``; one for all steps, or ``ByStep``.
+        oracle: see ``dpsco_jax.oracles``; one for all steps, ``ByStep`` or ``ByState``.
         optimizer: a chain whose first transformation takes the oracle's gradient.
         params: the starting point.
         data: what the oracle takes; or ``StoredUsers``, for a sum over users and outside of ``jit``.
@@ -76,7 +76,7 @@ def run(
 
     def step(carry: tuple[Any, Any, Count], t: Array) -> tuple[tuple[Any, Any, Count], Any]:
         params, opt_state, count = carry
-        ask = oracle.at(t) if isinstance(oracle, ByStep) else oracle
+        ask = _of_step(oracle, t, opt_state, params)
         estimate = ask(jax.random.fold_in(key, t), params, data)
         updates, opt_state = optimizer.update(
             estimate.gradient, opt_state, params, **estimate.extra_args
@@ -95,3 +95,9 @@ def run(
         return Run(params, opt_state, count, None)
     (params, opt_state, count), seen = jax.lax.scan(step, start, jnp.arange(num_steps))
     return Run(params, opt_state, count, seen)
+
+
+def _of_step(oracle: Oracle | ByStep | ByState, t: Array, opt_state: Any, params: Any) -> Oracle:
+    if isinstance(oracle, ByStep):
+        return oracle.at(t)
+    return oracle.at(opt_state, params) if isinstance(oracle, ByState) else oracle

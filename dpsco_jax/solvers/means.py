@@ -40,7 +40,7 @@ from dpsco_jax.mechanisms.winsorized.winsorized_releases import (
     TWO_STEPS,
     WinsorizedReleases,
 )
-from dpsco_jax.oracles import ByStep, Oracle, gradients, sampling, smoothed, user_gradients
+from dpsco_jax.oracles import ByState, ByStep, Oracle, gradients, sampling, smoothed, user_gradients
 from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size, poisson
 from dpsco_jax.privacy.sampling import FullBatch, WithReplacement
@@ -79,7 +79,7 @@ class Opened(NamedTuple):
         may_halt: static; whether ``transforms.until_halted`` has to watch the release.
     """
 
-    oracle: Oracle | ByStep
+    oracle: Oracle | ByStep | ByState
     data: Any
     release: optax.GradientTransformationExtraArgs
     may_halt: bool = False

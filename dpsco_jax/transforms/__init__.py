@@ -31,6 +31,7 @@ from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.project_subspace import project_subspace, projected_certificate
 from dpsco_jax.transforms.restart import RestartState, restart_every, restart_stages
+from dpsco_jax.transforms.spider import SpiderState, next_step, spider
 from dpsco_jax.transforms.until_halted import UntilHaltedState, until_halted
 from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized_mean
 
@@ -46,6 +47,7 @@ __all__ = [
     "PrivateChainState",
     "PrivatizeState",
     "RestartState",
+    "SpiderState",
     "UntilHaltedState",
     "WinsorizedMeanState",
     "ac_sa",
@@ -59,6 +61,7 @@ __all__ = [
     "clipped_sum",
     "halt_when",
     "halted",
+    "next_step",
     "o2nc",
     "o2nc_eval_params",
     "outlier_removed_mean",
@@ -69,6 +72,7 @@ __all__ = [
     "projected_certificate",
     "restart_every",
     "restart_stages",
+    "spider",
     "stable_centre_rate",
     "summed_contributions",
     "until_halted",

@@ -46,6 +46,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases,
 from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms._states import wide_copy
+from dpsco_jax.transforms.spider import SpiderState
 
 
 class OutlierRemovedState(NamedTuple):
@@ -203,11 +204,11 @@ def outlier_removed_mean(
 
 
 def halted(opt_state: Any) -> jax.Array:
-    """Whether any outlier-removed mean in an optimizer state has halted (public), bool.
+    """Whether any release in an optimizer state that can end a run has done so (public), bool.
 
     Args:
         opt_state: any nesting of optax states.
     """
-    nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, OutlierRemovedState))
-    stopped = [node.halted for node in nodes if isinstance(node, OutlierRemovedState)]
+    can_halt = lambda node: isinstance(node, OutlierRemovedState | SpiderState)  # noqa: E731
+    stopped = [x.halted for x in jax.tree.leaves(opt_state, is_leaf=can_halt) if can_halt(x)]
     return jnp.any(jnp.stack([jnp.zeros([], bool), *stopped]))

@@ -50,6 +50,7 @@ from dpsco_jax.solvers.item_level import (
     staged_ac_sa,
 )
 from dpsco_jax.solvers.means import Clipped
+from dpsco_jax.solvers.nonconvex import spider
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
@@ -268,6 +269,8 @@ ROWS: tuple[Row, ...] = (
     _row("sgd, poisson replaced", sgd, 8, num_steps=3, sampling="poisson", relation=REPLACE_ONE, **SAMPLED),
     _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **SAMPLED),
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
+    # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
+    _row("spider, periodic", spider, 8, num_steps=3, period=2, initial_gap=1.0, share=0.4),
     _row("element_sgd, poisson", ELEMENT_SGD, 8, num_steps=3, batch_size=2),
     _row("element_sgd, poisson zero_out", ELEMENT_SGD, 8, num_steps=3, relation="zero_out", batch_size=2,
         removed=True),

@@ -31,7 +31,7 @@ NO_DISTANCE = {
     *("finite_class", "metric_entropy", "preconditioned_sgd", "ball_accelerated_regularized_erm"),
     "exponential_mechanism",
     "element_level.federated",
-    "whitened_sgd",
+    *("spider", "whitened_sgd"),
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 

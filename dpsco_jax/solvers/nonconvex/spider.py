@@ -1,0 +1,240 @@
+"""Private SpiderBoost: a stationary point of a smooth loss, with a bound on the gradient at it.
+
+What it computes: x_{t+1} = x_t - η·v_t, where v_t is a private estimate of ∇F(x_t): begun anew in every q-th
+step from the gradients of all users, and kept up in between by the mean of their clipped differences
+∇f_u(x_t) - ∇f_u(x_{t-1}), whose sensitivity, and so noise, is in proportion to the length of the step. One of
+the points x_0, ..., x_{T-1} is reported, all equally likely.
+
+Source: thesis, Algorithm 17, for first-order stationary points (Fang et al. 2018; Wang et al. 2019). A period
+that is fixed beforehand, and the analysis in expectation, are ours: docs/theory/nonconvex.md.
+
+Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under REPLACE_ONE, or
+REPLACE_SPECIAL: ⌈T/q⌉ Gaussian releases of sensitivity 2G/n and T - ⌈T/q⌉ of 2M·‖x_t - x_{t-1}‖/n, every
+user's part clipped. Nothing is assumed of the loss: if G or M is wrong, only accuracy suffers. Utility, for
+losses that are G-Lipschitz and M-smooth on the whole space, F(x_0) - inf F ≤ B, no ridge, and
+ηM + d·σ_2²·(q - 1)·η² ≤ 1, σ_2 the noise of a difference over its distance:
+
+    E‖∇F(x)‖² ≤ 2B/(ηT) + d·σ_1²,
+
+σ_1 the noise of a gradient. The plan takes the η, T, q and split of the budget that make it least, and says
+beside it what noisy gradient descent proves at its own best.
+
+Cost: 2·T·n user gradients; memory of one chunk of user gradients.
+
+Example:
+    >>> import jax
+    >>> from dpsco_jax import Budget
+    >>> from dpsco_jax.problems import synthetic
+    >>> from dpsco_jax.solvers.nonconvex import spider
+    >>> made = synthetic.logistic_regression(jax.random.key(0), num_users=100, items_per_user=2, dim=3)
+    >>> plan = spider.plan(made.problem(distance=5.0), Budget(1.0, 1e-5), initial_gap=1.0, most_steps=20)
+    >>> run = jax.jit(lambda key: spider.solve(key, plan, made.objective, made.data, jax.numpy.zeros(3)))
+    >>> solution = run(jax.random.key(1))
+    >>> solution.params.shape, int(solution.status), plan.certificate().epsilon <= 1.0
+    ((3,), 0, True)
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpsco_jax import _checks, privacy
+from dpsco_jax._argument_kinds import Count, Positive
+from dpsco_jax._numerics import float32_above
+from dpsco_jax.privacy.releases import fixed_size
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.nonconvex._spider_mean import Spider, SpiderReleases
+from dpsco_jax.solvers.plans import Remarks
+
+__all__ = ["Schedule", "descent_bound", "plan", "schedule", "solve"]
+
+
+class Schedule(NamedTuple):
+    """The numbers of a run, and what they prove.
+
+    Attributes:
+        num_steps: T.
+        period: q.
+        step_size: η.
+        gradient_share: μ_1² of a release of gradients, of the μ² of the whole run.
+        difference_share: μ_2² of a release of differences.
+        bound: proven bound on (E‖∇F(x)‖²)^½ at the reported point.
+    """
+
+    num_steps: int
+    period: int
+    step_size: float
+    gradient_share: float
+    difference_share: float
+    bound: float
+
+
+@_plan_base.remembers(least_users=2)
+def plan(
+    problem: Problem,
+    budget: privacy.Budget,
+    *,
+    initial_gap: Positive,
+    most_steps: Count = 10_000,
+    num_steps: Count | None = None,
+    period: Count | None = None,
+    gradient_clip: Positive | None = None,
+    difference_clip: Positive | None = None,
+    chunk_size: Count = 64,
+    accountant: _planning.Accountant = "pld",
+    relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+) -> FirstOrder:
+    """Chooses steps, period and noise by the bound. All arguments are public.
+
+    Args:
+        problem: for n, d, and the Lipschitz and smoothness constants of the loss.
+        budget: (ε, δ) of the run, δ > 0.
+        initial_gap: B ≥ F(x_0) - inf F, such as the range of the loss.
+        most_steps: T is at most this; the bound often wants more steps than one cares to wait for.
+        num_steps: T; the best that is at most ``most_steps`` if left out.
+        period: q, at most T; the best if left out.
+        gradient_clip: G; the objective's Lipschitz constant if left out.
+        difference_clip: M; the objective's smoothness constant if left out.
+        chunk_size: users whose gradients are held at once.
+        accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
+        relation: of neighbours: REPLACE_ONE, or REPLACE_SPECIAL, where a user is replaced by nobody.
+
+    Raises:
+        ValueError: an argument is out of range, or the loss is not smooth and no ``difference_clip`` given.
+    """
+    users, dim = problem.num_users, problem.dim
+    replaced = NeighboringRelation.REPLACE_ONE
+    special = NeighboringRelation.REPLACE_SPECIAL
+    good = relation in (replaced, special)
+    _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
+    known = problem.objective.smoothness if difference_clip is None else difference_clip
+    wanted = "given where the loss has no smoothness constant"
+    smoothness = float(known or 0.0)
+    _checks.require(smoothness > 0, "difference_clip", known, wanted)
+    lipschitz = problem.lipschitz if gradient_clip is None else gradient_clip
+    joint = fixed_size(users, users, 1).noise_multiplier(budget.epsilon, budget.delta, accountant)
+    per_norm = 2.0 if relation is replaced else 1.0
+    sensitivities = per_norm * lipschitz / users, per_norm * smoothness / users
+    steps = grid(most_steps, 200) if num_steps is None else [num_steps]
+    if period is not None:
+        _checks.require_integer("period", period, 1, max(steps))
+    found = schedule(initial_gap, smoothness, sensitivities, dim, joint**-2, steps, period)
+    refreshes = -(-found.num_steps // found.period)
+    releases = SpiderReleases(
+        population_size=users,
+        num_steps=found.num_steps,
+        most_refreshes=refreshes,
+        batch_sizes=(users, users),
+        refresh_multiplier=float32_above(found.gradient_share**-0.5),
+        difference_multiplier=float32_above(found.difference_share**-0.5),
+        delta=budget.delta,
+        neighbours=relation,
+    )
+    mean = Spider(chunk_size, "periodic", releases, lipschitz, smoothness, float(found.period))
+    lengths = np.full(found.num_steps, found.step_size)
+    shares = np.full(found.num_steps, 1 / found.num_steps)
+    proven = math.isinf(problem.diameter) and problem.objective.ridge == 0
+    least = descent_bound(initial_gap, smoothness, sensitivities[0], dim, joint**-2, max(steps))
+    return FirstOrder(
+        title="private SpiderBoost",
+        dim=dim,
+        mean=mean,
+        method=methods.ScheduledSgd(lengths, shares, "random"),
+        pull=None,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=math.inf,
+        details={
+            "gradient_norm_bound": found.bound if proven else math.inf,
+            "noisy_descent_proves": least if proven else math.inf,
+        },
+        remarks=Remarks((("reported", "one of the points, all equally likely"),)),
+        premises=Remarks(
+            ("the loss is smooth on the whole space, and F(start) - inf F ≤ initial_gap",)
+        ),
+        promised_relation=replaced if relation is replaced else None,
+    )
+
+
+def schedule(
+    initial_gap: float,
+    smoothness: float,
+    sensitivities: tuple[float, float],
+    dim: int,
+    budget: float,
+    steps: Sequence[int],
+    period: int | None = None,
+) -> Schedule:
+    """The numbers that make the bound least, by a search over T, q and η.
+
+    Args:
+        initial_gap: B.
+        smoothness: M.
+        sensitivities: of a mean of gradients, and of a mean of differences over the distance.
+        dim: d.
+        budget: μ² of the whole run.
+        steps: the T to choose from.
+        period: q; the best if ``None``.
+    """
+    # u = ηM; the share of a difference is the least for which u + d·σ_2²(q - 1)η² ≤ 1.
+    u = np.linspace(0.01, 0.99, 99)
+    longest = max(steps)
+    evenly = (
+        budget / 2 / longest
+    )  # where nothing is proven, since the noise is too much for any step
+    best = Schedule(longest, period or longest, 1 / smoothness, evenly, evenly, math.inf)
+    for number in steps:
+        periods = np.array(grid(number, 60) if period is None else [min(period, number)])[:, None]
+        noise = dim * (sensitivities[1] / smoothness) ** 2 * (periods - 1)
+        differences = np.maximum(noise * u**2 / (1 - u), _LEAST_SHARE * budget / number)
+        gradients = (budget - (number - 1) * differences) / -(-number // periods)
+        good = gradients > 0
+        variance = dim * sensitivities[0] ** 2 / np.where(good, gradients, 1.0)
+        squared = 2 * initial_gap * smoothness / (u * number) + variance
+        row, column = np.unravel_index(np.argmin(np.where(good, squared, math.inf)), good.shape)
+        shares = float(gradients[row, column]), float(differences[row, column])
+        bound = math.sqrt(squared[row, column])
+        length = float(u[column]) / smoothness
+        if good[row, column] and bound < best.bound:
+            best = Schedule(number, int(periods[row, 0]), length, *shares, bound)
+    return best
+
+
+def descent_bound(
+    initial_gap: float,
+    smoothness: float,
+    sensitivity: float,
+    dim: int,
+    budget: float,
+    most_steps: int,
+) -> float:
+    """What noisy gradient descent proves of (E‖∇F(x)‖²)^½ with its best number and length of steps.
+
+    Of T steps η = u/M: E‖∇F‖² ≤ (2BM/(uT) + u·d·σ²)/(2 - u), σ² the noise on a coordinate.
+
+    Args:
+        initial_gap: B.
+        smoothness: M.
+        sensitivity: of the mean of gradients.
+        dim: d.
+        budget: μ² of the whole run.
+        most_steps: the largest T.
+    """
+    u, steps = np.linspace(0.01, 1.0, 100), np.array(grid(most_steps, 1000))[:, None]
+    variance = dim * sensitivity**2 * steps / budget
+    bound = (2 * initial_gap * smoothness / (u * steps) + u * variance) / (2 - u)
+    return float(np.sqrt(bound.min()))
+
+
+# A period of one step releases no difference; its noise is finite all the same.
+_LEAST_SHARE = 1e-6
+
+
+def grid(most: int, points: int) -> list[int]:
+    """Integers from 1 to ``most``, in ratio."""
+    return sorted({int(x) for x in np.geomspace(1, most, points).round()} | {1, most})

@@ -10,7 +10,7 @@ honest losses are not clipped; whoever multiplies the sum by G, or by M·‖x - 
 gradients or of differences. For x = y it is zero.
 
 Source: thesis, equations (6.2) and (6.3), where noise on the second sum has to be in proportion to ‖x - y‖
-(docs/corrections/003.md, C6-1): in these units it is the same in every step.
+(docs/corrections/nonconvex.md, C6-1): in these units it is the same in every step.
 
 Formal guarantee: a user's vector is a function of the user's items and of the two points, of norm at most one
 as it is summed, and zero where a gradient is not finite. Nothing is assumed of the loss.

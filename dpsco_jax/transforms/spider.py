@@ -11,14 +11,15 @@ or once the points have drifted: once Σ‖x_t - x_{t-1}‖² since it began is 
 
 Source: thesis, Algorithm 17, with the noise of differences in proportion to the distance (C6-1), the drift
 added to what a step that begins anew has left of it, zero (C6-3), and a cap on the number of such steps
-(C6-4), which are in docs/corrections/003.md.
+(C6-4), which are in docs/corrections/nonconvex.md.
 
 Formal guarantee: each update is one Gaussian release, of ``multipliers[0]`` where the estimate begins anew,
-and of ``multipliers[1]`` elsewhere. How often it begins anew may depend on what was released, but is never
-more than ``most_refreshes``; a step that would begin anew once more halts the run. So all releases together
-cost what ``loss`` says: the sum of the squares of 1/multiplier is bounded whatever comes out, and a Gaussian
-release of that sum is what fully adaptive composition leaves. It is charged before the first step, since what
-a run has used of it would depend on the data. An update for which ``privatize`` charges an infinite loss
+and of ``multipliers[1]`` elsewhere. How often it begins anew may depend on what was released, but there are
+never more than so many releases of either kind: a step that would make one more halts the run, and from then
+on nothing that is drawn leaves the transformation. So all releases together cost what ``loss`` says: the sum
+of the squares of 1/multiplier is bounded whatever comes out, and a Gaussian release of that sum is what fully
+adaptive composition leaves. It is charged before the first step, since what a run has used of it would depend
+on the data. An update for which ``privatize`` charges an infinite loss
 makes the ledger infinite. State but for ``release`` is a function of what was released.
 
 Cost: that of ``privatize``, and two vectors of the size of the parameters.
@@ -46,7 +47,7 @@ class Step(NamedTuple):
         fresh: whether the estimate begins anew.
         distance: ‖x_t - x_{t-1}‖.
         drift: Σ‖x_s - x_{s-1}‖² of the steps s since the estimate began, this one included.
-        halted: whether the run is over, as it may not begin anew once more.
+        halted: whether the run is over, as the step would be one of its kind too many.
     """
 
     fresh: jax.Array
@@ -81,7 +82,11 @@ class SpiderState(NamedTuple):
 
 
 def next_step(
-    state: SpiderState, params: Any, refresh: str, every: jax.typing.ArrayLike, most_refreshes: Any
+    state: SpiderState,
+    params: Any,
+    refresh: str,
+    every: jax.typing.ArrayLike,
+    most: tuple[int, int],
 ) -> Step:
     """What is public of the step at ``params``; a function of what was released.
 
@@ -90,16 +95,16 @@ def next_step(
         params: x_t.
         refresh: ``"periodic"``, every so many steps, or ``"drift"``, once the drift is at least so much.
         every: of the one or the other.
-        most_refreshes: how often the estimate may begin anew.
+        most: how often the estimate may begin anew, and how often it may be kept up.
     """
     moved = jax.tree.map(lambda x, y: x - y, params, state.previous)
     distance = global_norm(moved).astype(float)
     drift = state.last.drift + distance**2
     first = state.made == 0
     due = state.made % every == 0 if refresh == "periodic" else first | (drift >= every)
-    halted = state.last.halted | (due & (state.refreshes >= most_refreshes))
-    fresh = due & ~halted
-    return Step(fresh, distance, jnp.where(fresh, 0.0, drift), halted)
+    kept_up = state.made - state.refreshes
+    spent = jnp.where(due, state.refreshes >= most[0], kept_up >= most[1])
+    return Step(due, distance, jnp.where(due, 0.0, drift), state.last.halted | spent)
 
 
 def spider(

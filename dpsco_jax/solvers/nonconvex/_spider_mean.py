@@ -4,7 +4,7 @@ What it computes: see ``transforms.spider``. Users are all there are, in every s
 its own, in the order of the data, and nobody takes part twice.
 
 Source: thesis, Algorithm 17 with the oracles (6.2), of everybody, and (6.3), of one pass; corrections C6-1 to
-C6-4 and C6-6 in docs/corrections/003.md.
+C6-4 and C6-6 in docs/corrections/nonconvex.md.
 
 Formal guarantee: that of ``transforms.spider``, under ``relation``. With everybody in every step the squares
 of 1/multiplier add up, over the most refreshes there may be and over all differences. In one pass every user
@@ -43,6 +43,7 @@ class SpiderReleases:
         population_size: n, users of the run.
         num_steps: T.
         most_refreshes: how often the estimate begins anew, at most.
+        most_differences: how often it is kept up, at most.
         batch_sizes: users of a step that begins anew and of any other; n, n for everybody in every step.
         refresh_multiplier: standard deviation over the sensitivity where the estimate begins anew.
         difference_multiplier: the same of all other steps.
@@ -53,6 +54,7 @@ class SpiderReleases:
     population_size: int = static()
     num_steps: int = static()
     most_refreshes: int = static()
+    most_differences: int = static(least=0)
     batch_sizes: tuple[int, int] = static()
     refresh_multiplier: Number
     difference_multiplier: Number
@@ -60,15 +62,10 @@ class SpiderReleases:
     neighbours: NeighboringRelation = static(default=NeighboringRelation.REPLACE_ONE)
 
     def __post_init__(self) -> None:
-        most = self.most_refreshes
-        _checks.require(
-            most <= self.num_steps, "most_refreshes", most, f"at most num_steps = {self.num_steps}"
-        )
         if self.sampling == "one_pass":
-            read, there = self.most_users, self.population_size
-            _checks.require(
-                read <= there, "batch_sizes", self.batch_sizes, f"for at most {there} users"
-            )
+            read, there = self._users_of_all_steps, self.population_size
+            wanted = f"such that all steps are of at most {there} users"
+            _checks.require(read <= there, "batch_sizes", self.batch_sizes, wanted)
 
     @property
     def relation(self) -> NeighboringRelation:
@@ -76,10 +73,9 @@ class SpiderReleases:
         return self.neighbours
 
     @property
-    def most_users(self) -> int:
-        """How many users one pass may read: a run that halts goes on reading for differences."""
+    def _users_of_all_steps(self) -> int:
         first, other = self.batch_sizes
-        return self.most_refreshes * first + (self.num_steps - 1) * other
+        return self.most_refreshes * first + self.most_differences * other
 
     @property
     def sampling(self) -> str:
@@ -89,19 +85,17 @@ class SpiderReleases:
 
     @property
     def batch_size(self) -> int:
-        """Users of a step, on average over a run that begins anew as often as it may, rounded up."""
-        first, other = self.batch_sizes
-        whole = self.most_refreshes * first + (self.num_steps - self.most_refreshes) * other
-        return -(-whole // self.num_steps)
+        """Users of a step, on average over a run with all the releases that it may make, rounded up."""
+        made = self.most_refreshes + self.most_differences
+        return -(-self._users_of_all_steps // made)
 
     @property
     def joint_multiplier(self) -> Any:
         """The multiplier of one Gaussian release that costs as much as all of them; may be traced."""
         if self.sampling == "one_pass":
             return jnp.minimum(self.refresh_multiplier, self.difference_multiplier)
-        # The first step always begins anew.
         squares = self.most_refreshes / self.refresh_multiplier**2
-        squares += (self.num_steps - 1) / self.difference_multiplier**2
+        squares += self.most_differences / self.difference_multiplier**2
         return squares**-0.5
 
     def loss(self) -> privacy.PrivacyLoss:
@@ -188,10 +182,11 @@ class Spider:
         _planning.require_accounted(of.population_size, data)
         oracle_of, prepare = differences.sum_form(objective, start, self.chunk_size)
         clips = (self.gradient_clip, self.difference_clip)
+        most = (of.most_refreshes, of.most_differences)
 
         def at(opt_state: Any, params: Any) -> Any:
             state = _state(opt_state)
-            step = transforms.next_step(state, params, self.refresh, self.every, of.most_refreshes)
+            step = transforms.next_step(state, params, self.refresh, self.every, most)
             asked = differences.query(params, state.previous, step.fresh, *clips, step.distance)
             ask = oracle_of(self._sampler(state, step.fresh))
 

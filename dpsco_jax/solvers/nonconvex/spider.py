@@ -11,13 +11,13 @@ that is fixed beforehand, and the analysis in expectation, are ours: docs/theory
 Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under REPLACE_ONE, or
 REPLACE_SPECIAL: ⌈T/q⌉ Gaussian releases of sensitivity 2G/n and T - ⌈T/q⌉ of 2M·‖x_t - x_{t-1}‖/n, every
 user's part clipped. Nothing is assumed of the loss: if G or M is wrong, only accuracy suffers. Utility, for
-losses that are G-Lipschitz and M-smooth on the whole space, F(x_0) - inf F ≤ B, no ridge, and
+losses that are G-Lipschitz and M-smooth on the whole space, F(x_0) - inf F ≤ B and
 ηM + d·σ_2²·(q - 1)·η² ≤ 1, σ_2 the noise of a difference over its distance:
 
     E‖∇F(x)‖² ≤ 2B/(ηT) + d·σ_1²,
 
-σ_1 the noise of a gradient. The plan takes the η, T, q and split of the budget that make it least, and says
-beside it what noisy gradient descent proves at its own best.
+σ_1 the noise of a gradient (with a ridge λ, M + λ for the M of the steps). The plan takes the η, T, q and
+split of the budget that make it least, and says beside it what noisy gradient descent proves at its own best.
 
 Cost: 2·T·n user gradients; memory of one chunk of user gradients.
 
@@ -51,7 +51,7 @@ from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.nonconvex._spider_mean import Spider, SpiderReleases
 from dpsco_jax.solvers.plans import Remarks
 
-__all__ = ["Schedule", "descent_bound", "plan", "schedule", "solve"]
+__all__ = ["Schedule", "descent_schedule", "grid", "plan", "schedule", "solve"]
 
 
 class Schedule(NamedTuple):
@@ -79,7 +79,7 @@ def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    initial_gap: Positive,
+    initial_gap: Positive | None = None,
     most_steps: Count = 10_000,
     num_steps: Count | None = None,
     period: Count | None = None,
@@ -94,7 +94,7 @@ def plan(
     Args:
         problem: for n, d, and the Lipschitz and smoothness constants of the loss.
         budget: (ε, δ) of the run, δ > 0.
-        initial_gap: B ≥ F(x_0) - inf F, such as the range of the loss.
+        initial_gap: B ≥ F(x_0) - inf F; the range of the loss, if it has one, if left out.
         most_steps: T is at most this; the bound often wants more steps than one cares to wait for.
         num_steps: T; the best that is at most ``most_steps`` if left out.
         period: q, at most T; the best if left out.
@@ -108,6 +108,9 @@ def plan(
         ValueError: an argument is out of range, or the loss is not smooth and no ``difference_clip`` given.
     """
     users, dim = problem.num_users, problem.dim
+    initial_gap = _checks.require_real(
+        "initial_gap", problem.objective.loss_range if initial_gap is None else initial_gap, 0
+    )
     replaced = NeighboringRelation.REPLACE_ONE
     special = NeighboringRelation.REPLACE_SPECIAL
     good = relation in (replaced, special)
@@ -123,12 +126,16 @@ def plan(
     steps = grid(most_steps, 200) if num_steps is None else [num_steps]
     if period is not None:
         _checks.require_integer("period", period, 1, max(steps))
-    found = schedule(initial_gap, smoothness, sensitivities, dim, joint**-2, steps, period)
+    curvature = (
+        smoothness + problem.objective.ridge
+    )  # of loss and ridge; differences are of the loss
+    found = schedule(initial_gap, curvature, sensitivities, dim, joint**-2, steps, period)
     refreshes = -(-found.num_steps // found.period)
     releases = SpiderReleases(
         population_size=users,
         num_steps=found.num_steps,
         most_refreshes=refreshes,
+        most_differences=found.num_steps - refreshes,
         batch_sizes=(users, users),
         refresh_multiplier=float32_above(found.gradient_share**-0.5),
         difference_multiplier=float32_above(found.difference_share**-0.5),
@@ -138,8 +145,10 @@ def plan(
     mean = Spider(chunk_size, "periodic", releases, lipschitz, smoothness, float(found.period))
     lengths = np.full(found.num_steps, found.step_size)
     shares = np.full(found.num_steps, 1 / found.num_steps)
-    proven = math.isinf(problem.diameter) and problem.objective.ridge == 0
-    least = descent_bound(initial_gap, smoothness, sensitivities[0], dim, joint**-2, max(steps))
+    proven = math.isinf(problem.diameter)
+    least = descent_schedule(
+        initial_gap, curvature, sensitivities[0], dim, joint**-2, max(steps)
+    ).bound
     return FirstOrder(
         title="private SpiderBoost",
         dim=dim,
@@ -192,7 +201,8 @@ def schedule(
         periods = np.array(grid(number, 60) if period is None else [min(period, number)])[:, None]
         noise = dim * (sensitivities[1] / smoothness) ** 2 * (periods - 1)
         differences = np.maximum(noise * u**2 / (1 - u), _LEAST_SHARE * budget / number)
-        gradients = (budget - (number - 1) * differences) / -(-number // periods)
+        refreshes = -(-number // periods)
+        gradients = (budget - (number - refreshes) * differences) / refreshes
         good = gradients > 0
         variance = dim * sensitivities[0] ** 2 / np.where(good, gradients, 1.0)
         squared = 2 * initial_gap * smoothness / (u * number) + variance
@@ -205,17 +215,18 @@ def schedule(
     return best
 
 
-def descent_bound(
+def descent_schedule(
     initial_gap: float,
     smoothness: float,
     sensitivity: float,
     dim: int,
     budget: float,
     most_steps: int,
-) -> float:
-    """What noisy gradient descent proves of (E‖∇F(x)‖²)^½ with its best number and length of steps.
+) -> Schedule:
+    """Noisy gradient descent with its best number and length of steps: what SpiderBoost is compared with.
 
-    Of T steps η = u/M: E‖∇F‖² ≤ (2BM/(uT) + u·d·σ²)/(2 - u), σ² the noise on a coordinate.
+    Of T steps η = u/M: E‖∇F‖² ≤ (2BM/(uT) + u·d·σ²)/(2 - u), σ² the noise on a coordinate. Every step begins
+    anew: the period is one.
 
     Args:
         initial_gap: B.
@@ -227,8 +238,10 @@ def descent_bound(
     """
     u, steps = np.linspace(0.01, 1.0, 100), np.array(grid(most_steps, 1000))[:, None]
     variance = dim * sensitivity**2 * steps / budget
-    bound = (2 * initial_gap * smoothness / (u * steps) + u * variance) / (2 - u)
-    return float(np.sqrt(bound.min()))
+    squared = (2 * initial_gap * smoothness / (u * steps) + u * variance) / (2 - u)
+    row, column = np.unravel_index(np.argmin(squared), squared.shape)
+    number, length = int(steps[row, 0]), float(u[column]) / smoothness
+    return Schedule(number, 1, length, budget / number, 0.0, math.sqrt(squared[row, column]))
 
 
 # A period of one step releases no difference; its noise is finite all the same.

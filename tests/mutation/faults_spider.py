@@ -1,0 +1,22 @@
+"""Faults in private SpiderBoost: its sums, its releases and what they cost."""
+
+from tests.mutation import Fault
+
+_SPIDER = ("tests/solvers/test_spider.py",)
+
+FAULTS = (
+    Fault("spider: noise of differences is not in proportion to the step", "transforms/spider.py", "clips[1] * step.distance", "clips[1]", _SPIDER),
+    Fault("spider: multipliers the other way round", "transforms/spider.py", "jnp.asarray(pair[0], float), jnp.asarray(pair[1], float)", "jnp.asarray(pair[1], float), jnp.asarray(pair[0], float)", _SPIDER),
+    Fault("spider: releases beyond the cap", "transforms/spider.py", "state.last.halted | spent", "state.last.halted", _SPIDER),
+    Fault("spider: an old estimate stays in a new one", "transforms/spider.py", "kept = jnp.where(step.fresh, 0.0, old)", "kept = old", _SPIDER),
+    Fault("spider: what cannot be paid for is", "transforms/spider.py", "jnp.where(jnp.isfinite(new), paid, new)", "paid", _SPIDER),
+    Fault("spider: nothing is charged", "transforms/spider.py", "ledger=privacy.charge(release.ledger, loss)", "ledger=release.ledger", _SPIDER),
+    Fault("spider: differences cost nothing", "solvers/nonconvex/_spider_mean.py", "squares += self.most_differences / self.difference_multiplier**2", "squares += 0.0", _SPIDER),
+    Fault("spider: one refresh is paid for", "solvers/nonconvex/_spider_mean.py", "squares = self.most_refreshes / self.refresh_multiplier**2", "squares = 1 / self.refresh_multiplier**2", _SPIDER),
+    Fault("spider: differences of linear models are gradients", "oracles/spider.py", "(here - jnp.where(at.fresh, 0.0, there)) / at.unit", "here / at.unit", _SPIDER),
+    Fault("spider: differences by differentiation are gradients", "oracles/spider.py", "(a - jnp.where(at.fresh, 0.0, b)) / at.unit", "a / at.unit", _SPIDER),
+    Fault("spider: sums of linear models are clipped to two", "oracles/spider.py", "model, 1.0, sampler, chunk_size", "model, 2.0, sampler, chunk_size", _SPIDER),
+    Fault("spider: sums by differentiation are clipped to two", "oracles/spider.py", "difference, 1.0, sampler, chunk_size", "difference, 2.0, sampler, chunk_size", _SPIDER),
+    Fault("spider: a mean of all users whatever their number", "solvers/nonconvex/_spider_mean.py", "_checks.require(read <= there,", "_checks.require(True,", _SPIDER),
+    Fault("spider: the condition of the bound is left out", "solvers/nonconvex/spider.py", "noise * u**2 / (1 - u)", "0 * noise * u", _SPIDER),
+)  # fmt: skip

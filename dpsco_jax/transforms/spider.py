@@ -157,9 +157,9 @@ def spider(
         factor = jnp.where(step.fresh, clips[0], clips[1] * step.distance)
 
         def moved(old: Any, new: Any) -> Any:
-            return jnp.where(step.fresh, 0.0, old) + factor.astype(old.dtype) * new.astype(
-                old.dtype
-            )
+            kept = jnp.where(step.fresh, 0.0, old)
+            changed = kept + factor.astype(old.dtype) * new.astype(old.dtype)
+            return jnp.where(step.halted, old, changed)
 
         estimate = jax.tree.map(moved, state.estimate, released)
         after = SpiderState(

@@ -9,6 +9,7 @@ FAULTS = (
     Fault("spider: multipliers the other way round", "transforms/spider.py", "jnp.asarray(pair[0], float), jnp.asarray(pair[1], float)", "jnp.asarray(pair[1], float), jnp.asarray(pair[0], float)", _SPIDER),
     Fault("spider: releases beyond the cap", "transforms/spider.py", "state.last.halted | spent", "state.last.halted", _SPIDER),
     Fault("spider: an old estimate stays in a new one", "transforms/spider.py", "kept = jnp.where(step.fresh, 0.0, old)", "kept = old", _SPIDER),
+    Fault("spider: releases leave a run that is over", "transforms/spider.py", "jnp.where(step.halted, old, changed)", "changed", _SPIDER),
     Fault("spider: what cannot be paid for is", "transforms/spider.py", "jnp.where(jnp.isfinite(new), paid, new)", "paid", _SPIDER),
     Fault("spider: nothing is charged", "transforms/spider.py", "ledger=privacy.charge(release.ledger, loss)", "ledger=release.ledger", _SPIDER),
     Fault("spider: differences cost nothing", "solvers/nonconvex/_spider_mean.py", "squares += self.most_differences / self.difference_multiplier**2", "squares += 0.0", _SPIDER),

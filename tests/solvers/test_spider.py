@@ -6,6 +6,7 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from dp_accounting import NeighboringRelation
 
@@ -15,6 +16,7 @@ from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.nonconvex import spider
+from dpsco_jax.solvers.solution import Status
 
 DIM, USERS, ITEMS = 3, 40, 2
 RNG = np.random.default_rng(3)
@@ -213,9 +215,11 @@ def test_noise_that_proves_nothing_costs_infinity(name, value):
 def test_more_refreshes_than_are_paid_for_end_the_run():
     plan = _plan()
     edited = plan.replace(every=1.0)
-    found = _run(edited, trace=lambda params, state, estimate: params)
-    assert int(found.status) == 2 or int(found.status) != 0
-    points = np.asarray(found.unprivate["trace"])
+    seen = lambda params, state, estimate: (params, optax.tree.get(state, "estimate"))  # noqa: E731
+    found = _run(edited, trace=seen)
+    assert int(found.status) == int(Status.HALTED)
+    points, estimates = map(np.asarray, found.unprivate["trace"])
+    np.testing.assert_array_equal(estimates[3:], np.broadcast_to(estimates[2], estimates[3:].shape))
     # Three steps begin anew; nothing moves any more after them.
     assert np.all(points[2] != points[1])
     np.testing.assert_array_equal(points[3:], np.broadcast_to(points[2], points[3:].shape))

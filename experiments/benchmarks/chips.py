@@ -9,6 +9,7 @@ Each chip wants an environment with its own packages (``make bench-aot`` makes t
 """
 
 import collections
+import math
 import re
 import time
 from collections.abc import Callable
@@ -39,12 +40,12 @@ class Figures(NamedTuple):
 
     Attributes:
         megabytes: read from and written to memory; a loop's body is counted once, of a branch both sides.
-        kernels: launched outside of loops; numbers that a TPU computes one by one are none.
+        kernels: launched outside of loops; what a TPU computes on its scalar unit is none.
         in_loops: launched in one turn of all loops.
         megabytes_in_loops: those of one turn of all loops.
         scratch: megabytes of temporaries.
         collectives: how many of each kind.
-        seconds: to trace and compile.
+        seconds: of processor time, to trace and compile.
     """
 
     megabytes: float
@@ -62,10 +63,10 @@ class Figures(NamedTuple):
 
 
 def devices(chip: str) -> Any:
-    """One H100, or four chips of a TPU v5e in a square."""
+    """Four H100s of one host, or four chips of a TPU v5e in a square."""
     if chip == "h100":
         target = Path(__file__).with_name("h100.txt").read_text()
-        found = topologies.get_topology_desc("", "cuda", topology="1x1x1", target_config=target)
+        found = topologies.get_topology_desc("", "cuda", topology="1x1x4", target_config=target)
     else:
         found = topologies.get_topology_desc("v5e:2x2", "tpu")
     return found.devices
@@ -104,19 +105,21 @@ def compiled(function: Callable[..., Any], *arguments: Any, chip: str, parts: in
             lambda x: jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, typed) else x, found
         )
 
-    start = time.monotonic()
+    start = time.process_time()
     program = jax.jit(of_leaves).lower(*map(shaped, leaves, of_argument)).compile()
-    return _figures(program, time.monotonic() - start)
+    return _figures(program, time.process_time() - start)
 
 
 def _figures(program: Any, seconds: float) -> Figures:
     text = program.as_text()
-    kernels, in_loops, collectives, loops = _launched(text)
+    kernels, in_loops, collectives, loops, unread = _launched(text)
+    turns = (xla_client.hlo.hlo_module_from_text(_turn(text, body)) for body in loops)
+    whole = program.runtime_executable().hlo_modules()[0]
     return Figures(
-        _megabytes(program.runtime_executable().hlo_modules()[0]),
+        _megabytes(whole) - (unread["once"] + unread["loop"]) / 1e6,
         kernels,
         in_loops,
-        sum(_megabytes(xla_client.hlo.hlo_module_from_text(_turn(text, body))) for body in loops),
+        sum(map(_megabytes, turns)) - unread["loop"] / 1e6,
         program.memory_analysis().temp_size_in_bytes / 1e6,
         collectives,
         seconds,
@@ -135,14 +138,38 @@ def _turn(text: str, body: str) -> str:
     return re.sub(r"\AHloModule [^\n]*", "HloModule turn", rest)
 
 
-def _launched(text: str) -> tuple[int, int, dict[str, int], list[str]]:
-    """Kernels outside and inside of loops, collectives anywhere, and bodies of loops in no other loop."""
+def _unread(fused: str) -> int:
+    """Bytes of a fusion's parameters of which only some rows are gathered: XLA counts all rows as read."""
+    unread = 0
+    for name, shape in re.findall(r"(%[\w.\-]+) = (\S+) parameter\(", fused):
+        takers = re.findall(rf" = (\S+) ([\w\-]+)\((.*, )?{re.escape(name)}[,)]", fused)
+        if takers and all(kind == "gather" and not before for _, kind, before in takers):
+            unread += max(_size(shape) - sum(_size(rows) for rows, _, _ in takers), 0)
+    return unread
+
+
+def _size(shape: str) -> int:
+    """Bytes of an array, of its shape as a program prints it."""
+    found = re.match(r"[a-z]+(\d*)\w*\[([\d,]*)\]", shape)
+    assert found is not None, shape
+    bits, lengths = found.groups()
+    return int(bits or 8) * math.prod(int(n) for n in lengths.split(",") if n) // 8
+
+
+def _launched(
+    text: str,
+) -> tuple[int, int, dict[str, int], list[str], collections.Counter[str]]:
+    """Kernels outside and inside of loops, collectives anywhere, bodies of loops in no other loop, and bytes.
+
+    The bytes, of what is ``"once"`` and of what is in a ``"loop"``, are counted by XLA and never read.
+    """
     bodies = dict(re.findall(r"^(?:ENTRY )?(%[\w.\-]+) .*?\{\n(.*?)^\}", text, re.M | re.S))
     entry = re.search(r"^ENTRY (%[\w.\-]+)", text, re.M)
     assert entry is not None
     counts: collections.Counter[str] = collections.Counter()
     collectives: collections.Counter[str] = collections.Counter()
     loops: list[str] = []
+    unread: collections.Counter[str] = collections.Counter()
 
     def count(name: str, where: str) -> None:
         for line in bodies[name].splitlines():
@@ -164,11 +191,11 @@ def _launched(text: str) -> tuple[int, int, dict[str, int], list[str]]:
                 of_call = re.findall(r"to_apply=(%[\w.\-]+)", line) if kind == "call" else inner
                 for called in of_call:
                     count(called, "loop" if kind == "while" else where)
-            # Of a TPU's scalar unit are numbers without a shape; a copy of a pair starts and ends.
-            elif (
-                kind not in _IDLE and not kind.endswith("-done") and not re.match(r"\w+\[\]", shape)
-            ):
+            # S(6) is the memory of a TPU's scalar unit; a copy of a pair starts and ends.
+            elif kind not in _IDLE and not kind.endswith("-done") and "S(6)" not in shape:
                 counts[where] += 1
+                for fused in re.findall(r"calls=(%[\w.\-]+)", line):
+                    unread[where] += _unread(bodies[fused])
 
     count(entry.group(1), "once")
-    return counts["once"], counts["loop"], dict(collectives), loops
+    return counts["once"], counts["loop"], dict(collectives), loops, unread

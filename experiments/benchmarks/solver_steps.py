@@ -55,6 +55,16 @@ CASES = (
         sgd,
         {"num_steps": STEPS, "batch_size": USERS // 16, "accountant": "rdp"},
     ),
+    Case(
+        "sgd, Poisson, in one chunk",
+        sgd,
+        {
+            "num_steps": STEPS,
+            "batch_size": USERS // 16,
+            "chunk_size": USERS // 8,
+            "accountant": "rdp",
+        },
+    ),
     Case("private_ac_sa", private_ac_sa, {"num_steps": STEPS, "batch_size": USERS}),
     Case("multipass_sgd", multipass_sgd, {"num_steps": STEPS}),
     Case("preconditioned_sgd", preconditioned_sgd, {"num_steps": STEPS, "accountant": "rdp"}),

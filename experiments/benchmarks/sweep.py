@@ -21,12 +21,12 @@ from experiments.benchmarks.timing import Row, once
 NUM_USERS, DIM, NUM_STEPS, LEVELS, SEEDS = 2000, 50, 300, 16, 16
 
 
-def rows(small: bool = False) -> list[Row]:
-    """16 noise levels x 16 seeds x 300 steps of private logistic regression, compilation included."""
-    peer_runs, num_steps, levels, seeds = (1, 3, 2, 2) if small else (8, NUM_STEPS, LEVELS, SEEDS)
+def ours(
+    num_steps: int = NUM_STEPS, levels: int = LEVELS, seeds: int = SEEDS
+) -> tuple[Callable[..., jax.Array], tuple[jax.Array, jax.Array, UserData]]:
+    """All runs as one function, and its arguments."""
     features = jax.random.normal(jax.random.key(7), (NUM_USERS, DIM)) / DIM**0.5
     labels = jnp.asarray(jax.random.bernoulli(jax.random.key(8), 0.5, (NUM_USERS,)), jnp.float32)
-    noise = jnp.geomspace(0.5, 20.0, levels)
     model = losses.logistic(feature_bound=2.0).linear_model
     assert model is not None
     data = UserData(Example(features[:, None], labels[:, None]))
@@ -42,36 +42,48 @@ def rows(small: bool = False) -> list[Row]:
         oracle = linear.clipped_gradient_sum(model, 1.0)
         return loop.run(sample_key, oracle, optimizer, jnp.zeros(DIM), data, num_steps).params
 
-    def ours() -> jax.Array:
-        @jax.jit
-        def sweep(keys: jax.Array, noise: jax.Array, data: UserData) -> jax.Array:
-            prepared = linear.prepare(model, data, DIM)
-            over_seeds = jax.vmap(run, (0, None, None))
-            return jax.vmap(over_seeds, (None, 0, None))(keys, noise, prepared)
+    def sweep(keys: jax.Array, noise: jax.Array, data: UserData) -> jax.Array:
+        prepared = linear.prepare(model, data, DIM)
+        over_seeds = jax.vmap(run, (0, None, None))
+        return jax.vmap(over_seeds, (None, 0, None))(keys, noise, prepared)
 
-        return sweep(jax.random.split(jax.random.key(0), seeds), noise, data)
+    keys = jax.random.split(jax.random.key(0), seeds)
+    return sweep, (keys, jnp.geomspace(0.5, 20.0, levels), data)
 
+
+def peer_run(noise_multiplier: jax.Array, batch: Any, num_steps: int = NUM_STEPS) -> Any:
+    """One run of jax_privacy as one program, as few users write it."""
+    step, start = _peer_step(noise_multiplier)
+    return jax.lax.fori_loop(0, num_steps, lambda _, state: step(state, batch), start)
+
+
+def _peer_step(noise_multiplier: jax.Array) -> tuple[Any, Any]:
     def loss(params: jax.Array, example: tuple[jax.Array, jax.Array]) -> jax.Array:
         margin = jnp.vdot(params, example[0])
         return jax.nn.softplus(margin) - example[1] * margin
 
-    def peer(noise_multiplier: jax.Array) -> tuple[Any, Any]:
-        return peers.jax_privacy_step(
-            loss,
-            jnp.zeros(DIM),
-            clip_norm=1.0,
-            noise_multiplier=noise_multiplier,
-            num_users=NUM_USERS,
-            learning_rate=0.1,
-        )
+    return peers.jax_privacy_step(
+        loss,
+        jnp.zeros(DIM),
+        clip_norm=1.0,
+        noise_multiplier=noise_multiplier,
+        num_users=NUM_USERS,
+        learning_rate=0.1,
+    )
 
-    batch = (features, labels)
-    _, start = peer(noise[0])
+
+def rows(small: bool = False) -> list[Row]:
+    """16 noise levels x 16 seeds x 300 steps of private logistic regression, compilation included."""
+    peer_runs, num_steps, levels, seeds = (1, 3, 2, 2) if small else (8, NUM_STEPS, LEVELS, SEEDS)
+    together, given = ours(num_steps, levels, seeds)
+    _, noise, data = given
+    batch = (data.items.features[:, 0], data.items.label[:, 0])
+    _, start = _peer_step(noise[0])
 
     # Hoisted by hand: one compilation, the noise level an argument of the step.
     @jax.jit
     def step(noise_multiplier: jax.Array, state: Any) -> Any:
-        return peer(noise_multiplier)[0](state, batch)
+        return _peer_step(noise_multiplier)[0](state, batch)
 
     def loop_of_steps(run: int) -> Any:
         state = start
@@ -79,19 +91,15 @@ def rows(small: bool = False) -> list[Row]:
             state = step(noise[run % levels], state)
         return state
 
-    # Hoisted further: the whole run is one program, as few users write it.
-    def training(noise_multiplier: jax.Array) -> Any:
-        step = peer(noise_multiplier)[0]
-        return jax.lax.fori_loop(0, num_steps, lambda _, state: step(state, batch), start)
-
-    hoisted = jax.jit(training)
+    # Hoisted further: the whole run is one program.
+    hoisted = jax.jit(functools.partial(peer_run, num_steps=num_steps))
 
     def one_program(run: int) -> Any:
-        return hoisted(noise[run % levels])
+        return hoisted(noise[run % levels], batch)
 
     work = f"{levels} noise levels x {seeds} seeds x {num_steps} steps, n = {NUM_USERS}, d = {DIM}"
-    seconds = once(ours)
-    naive = once(lambda: jax.jit(lambda: training(noise[0]))()) * levels * seeds
+    seconds = once(lambda: jax.jit(together)(*given))
+    naive = once(lambda: jax.jit(lambda: peer_run(noise[0], batch, num_steps))()) * levels * seeds
     rows = [
         Row(
             work,

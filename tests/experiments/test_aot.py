@@ -47,7 +47,7 @@ def test_instructions_that_run_are_kernels_and_those_inside_of_fusions_are_not()
           ROOT %t = (f32[8]{0}, f32[4]{0}) tuple(%cd, %reduce)
         }
         """)
-    assert kernels == (3, 0, {}, [])
+    assert kernels == (3, 0, {}, [], {"once": 0})
 
 
 def test_bodies_of_loops_are_apart_and_branches_and_calls_are_where_they_stand():
@@ -72,10 +72,10 @@ def test_bodies_of_loops_are_apart_and_branches_and_calls_are_where_they_stand()
 
         %body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
           %s = (s32[], f32[8]{0}) parameter(0)
-          %i = s32[] get-tuple-element(%s), index=0
+          %i = s32[]{:T(128)S(6)} get-tuple-element(%s), index=0
           %v = f32[8]{0} get-tuple-element(%s), index=1
           %one = s32[] constant(1)
-          %next = s32[] add(%i, %one)
+          %next = s32[]{:T(128)S(6)} add(%i, %one)
           %w = f32[8]{0} conditional(%i, %v, %v), branch_computations={%branch, %other}
           ROOT %r = (s32[], f32[8]{0}) tuple(%next, %w)
         }
@@ -84,7 +84,7 @@ def test_bodies_of_loops_are_apart_and_branches_and_calls_are_where_they_stand()
           %s.1 = (s32[], f32[8]{0}) parameter(0)
           %i.1 = s32[] get-tuple-element(%s.1), index=0
           %most = s32[] constant(9)
-          ROOT %less = pred[] compare(%i.1, %most), direction=LT
+          ROOT %less = pred[]{:T(512)S(6)} compare(%i.1, %most), direction=LT
         }
 
         ENTRY %main (p: f32[8]) -> f32[8] {
@@ -97,11 +97,11 @@ def test_bodies_of_loops_are_apart_and_branches_and_calls_are_where_they_stand()
           ROOT %k = f32[8]{0} conditional(%zero, %end, %end), branch_computations={%branch, %other}
         }
         """)
-    assert kernels == (1 + 3, 3, {}, ["%body"])
+    assert kernels[:4] == (1 + 3, 3, {}, ["%body"])
 
 
 def test_collectives_are_counted_once_wherever_they_are():
-    _, in_loops, collectives, _ = _counted("""\
+    _, in_loops, collectives, _, _ = _counted("""\
         HloModule jit_f
 
         %add (x: f32[], y: f32[]) -> f32[] {
@@ -136,6 +136,36 @@ def test_collectives_are_counted_once_wherever_they_are():
     assert collectives == {"all-reduce": 2, "collective-permute": 1}
 
 
+def test_of_what_a_fusion_gathers_from_the_rows_that_it_takes_are_read():
+    *_, unread = _counted("""\
+        HloModule jit_f
+
+        %fused_computation (p.1: bf16[1000,8], p.2: s32[4], p.3: bf16[1000], p.4: s32[500]) -> bf16[4,8] {
+          %p.1 = bf16[1000,8]{1,0} parameter(0)
+          %p.2 = s32[4]{0} parameter(1)
+          %p.3 = bf16[1000]{0} parameter(2)
+          %p.4 = s32[500]{0} parameter(3)
+          %bits = pred[2]{0} constant({0, 1})
+          %picked = pred[500]{0} gather(%bits, %p.4), offset_dims={}, slice_sizes={1}
+          %rows = bf16[4,8]{1,0} gather(%p.1, %p.2), offset_dims={1}, slice_sizes={1,8}
+          %again = bf16[4,8]{1,0} gather(%p.1, %p.2), offset_dims={1}, slice_sizes={1,8}
+          %some = bf16[4]{0} gather(%p.3, %p.2), offset_dims={}, slice_sizes={1}
+          %all = bf16[] reduce(%p.3, %zero), dimensions={0}, to_apply=%region
+          ROOT %sum = bf16[4,8]{1,0} add(%rows, %again)
+        }
+
+        ENTRY %main (p: bf16[1000,8], i: s32[4], w: bf16[1000], j: s32[500]) -> bf16[4,8] {
+          %p = bf16[1000,8]{1,0} parameter(0)
+          %i = s32[4]{0} parameter(1)
+          %w = bf16[1000]{0} parameter(2)
+          %j = s32[500]{0} parameter(3)
+          ROOT %fusion = bf16[4,8]{1,0} fusion(%p, %i, %w, %j), kind=kLoop, calls=%fused_computation
+        }
+        """)
+    # The weights are summed as well as gathered: all of them are read, and all numbers of rows.
+    assert unread == {"once": 1000 * 8 * 2 - 2 * 4 * 8 * 2}
+
+
 def test_a_model_of_seconds_is_bytes_over_bandwidth_and_a_constant_for_a_kernel():
     found = chips.Figures(3350.0, 10, 5, 0.0, 0.0, {}, 1.0)
     assert found.microseconds("h100") == pytest.approx(1000.0 + 15 * 6.0)
@@ -148,7 +178,7 @@ def test_a_turn_is_a_program_of_its_own():
         )
 
     text = jax.jit(run).lower(jnp.ones((300, 1000)), 3).compile().as_text()
-    _, _, _, loops = chips._launched(text)
+    loops = chips._launched(text)[3]
     (turn,) = (chips._turn(text, body) for body in loops)
     module = xla_client.hlo.hlo_module_from_text(turn)
     # A row and the sum are read, the sum is written; what comes besides is smaller than another row.
@@ -156,8 +186,9 @@ def test_a_turn_is_a_program_of_its_own():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rows", ["", "--solvers", "--solvers 4"])
 @pytest.mark.parametrize("chip", ["h100", "v5e"])
-def test_programs_are_within_their_budgets(chip):
+def test_programs_are_within_their_budgets(chip, rows):
     # A target of its own, so that no package is fetched for the other chip.
     made = subprocess.run(
         ["make", f"PYTHON={sys.executable}", f".aot-{chip}/.installed"],
@@ -167,6 +198,7 @@ def test_programs_are_within_their_budgets(chip):
         pytest.skip(f"no environment for {chip} can be made here: {made.stderr[-300:]}")
     given = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     run = subprocess.run(
-        ["make", f"bench-aot-{chip}"], cwd=ROOT, capture_output=True, text=True, env=given
-    )
+        ["make", f"bench-aot-{chip}", f"AOT={rows}"],
+        cwd=ROOT, capture_output=True, text=True, env=given,
+    )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr[-2000:]

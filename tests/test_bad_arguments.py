@@ -15,6 +15,8 @@ from tests.support.good_calls import EXEMPT, GOOD
 
 FLOAT64 = (
     "geometry.log_laplace.",
+    "solvers.nonconvex.gibbs.",
+    "solvers.nonconvex.net_exponential_mechanism.",
     "solvers.sampling.exponential_mechanism.",
     "solvers.sampling.llt_sampler.",
     "solvers.sampling.proximal_oracle.",

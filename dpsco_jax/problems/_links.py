@@ -3,7 +3,7 @@
 The loss is φ(⟨w, x⟩, y), of the link φ. With ‖x‖ ≤ B it has Lipschitz constant sup|φ'|·B, smoothness
 sup|φ''|·B² and Hessian-Lipschitz constant sup|φ'''|·B³, suprema over the margin: its derivative of order k
 along unit vectors is that of φ times at most ‖x‖ᵏ. Features are projected onto their ball, and items whose
-label is no number have loss and gradient zero. What is convex is registered as proven.
+label is no number have loss and gradient zero. What is proven of them is registered.
 """
 
 import math
@@ -43,7 +43,7 @@ def objective(
     ``everywhere`` says whether the first is one over all margins, or over those of the domain alone.
     ``gap(radius)`` bounds how far apart two gradients are for features of norm 1 (``_proofs.Proof``).
     ``third`` is the supremum of the third derivative, ``least_curvature`` the infimum of the second where
-    that is negative: the loss is not convex then, and is not registered, since proofs take it for convex.
+    that is negative: the loss is not convex then, and is registered as such.
     """
     domain = or_whole_space(domain)
     _checks.require_positive("feature_bound", feature_bound)
@@ -68,8 +68,6 @@ def objective(
         hessian_lipschitz=None if third is None else third * feature_bound**3,
         loss_range=loss_range,
     )
-    if least_curvature < 0.0:
-        return made
     return _proofs.register(
         made, None if gap is None else lambda radius: feature_bound * gap(radius * feature_bound)
     )

@@ -11,7 +11,7 @@ A function is one object: one that was copied by value, as ``cloudpickle`` does,
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems.labels import LabelRange
@@ -28,7 +28,7 @@ class Proof(NamedTuple):
     Attributes:
         lipschitz: bound on the ℓ2 norm of the gradient.
         smoothness: Lipschitz constant of the gradient; ``None`` if it is not smooth.
-        loss_strong_convexity: strong convexity; every loss here is convex.
+        loss_strong_convexity: strong convexity; negative for a loss that is not convex.
         linear_model: the same loss as a link of a margin; ``None`` if it is no linear model.
         everywhere: whether ``lipschitz`` holds on the whole space.
         domain: where it holds otherwise.
@@ -89,12 +89,8 @@ def require_proven(objective: Objective) -> Proof:
             loss, or a constant claims more than is proven.
     """
     proof = _proofs.get(objective.loss)
-    if proof is None:
-        raise ValueError(
-            "objective must have a loss of problems.losses, which is convex and Lipschitz by construction,"
-            f" made in this process, got {objective.loss!r}. {_KNOWN} A loss that was copied by value, as"
-            " cloudpickle does, is not known: make the objective anew in the process that uses it."
-        )
+    if proof is None or proof.loss_strong_convexity < 0.0:
+        _refuse(objective, "problems.losses, which is convex and Lipschitz by construction,")
     found, model = objective.smoothness, proof.linear_model
     smooth = math.inf if proof.smoothness is None else proof.smoothness
     convexity = objective.loss_strong_convexity
@@ -123,6 +119,41 @@ def require_proven(objective: Objective) -> Proof:
                 f" {value!r}. {_KNOWN}"
             )
     return proof
+
+
+def require_lipschitz(objective: Objective) -> float:
+    """The Lipschitz constant that an objective claims, if no less is proven of every item, convex or not.
+
+    Args:
+        objective: of ``problems.losses`` or ``problems.nonconvex_losses``. The ridge is free, and for losses
+            that are convex and Lipschitz on the whole space so is the domain.
+
+    Raises:
+        ValueError: nothing is proven of the loss, or less than the objective claims.
+    """
+    proof = _proofs.get(objective.loss)
+    if proof is None:
+        _refuse(
+            objective, "problems.losses or problems.nonconvex_losses, Lipschitz by construction,"
+        )
+    claimed = float(objective.lipschitz)
+    if not proof.lipschitz <= claimed < math.inf:
+        raise ValueError(
+            f"objective.lipschitz must be at least the {proof.lipschitz} of its loss, got {claimed}. {_KNOWN}"
+        )
+    if not (proof.everywhere or objective.domain is proof.domain):
+        raise ValueError(
+            f"objective.domain must be the one that its loss was made for, got {objective.domain}. {_KNOWN}"
+        )
+    return claimed
+
+
+def _refuse(objective: Objective, of: str) -> NoReturn:
+    raise ValueError(
+        f"objective must have a loss of {of} made in this process, got {objective.loss!r}. {_KNOWN} A loss"
+        " that was copied by value, as cloudpickle does, is not known: make the objective anew in the process"
+        " that uses it."
+    )
 
 
 class Contracting(NamedTuple):

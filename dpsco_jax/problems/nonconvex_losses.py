@@ -22,8 +22,8 @@ the setting is that of thesis, Assumption 6.3.1.
 Formal guarantee: the constants hold for every item, on the whole space unless the factory says where. Bounds
 are enforced inside the loss: features are projected onto their ball, labels are clipped where they have a
 bound, and an item that is not finite has loss and gradient zero. Means of items have the same constants, so
-they hold for the loss of a user. No loss here is registered as proven: solvers whose privacy rests on
-convexity refuse it.
+they hold for the loss of a user. They are registered as proven, with the negative convexity: solvers whose
+privacy rests on convexity refuse these losses, those that need a Lipschitz constant take them.
 
 Cost: that of one evaluation; ``low_rank_completion`` solves a system of rank × rank for each user.
 
@@ -44,7 +44,7 @@ from jaxtyping import Array, Float
 from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain, ball
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm
-from dpsco_jax.problems import _links
+from dpsco_jax.problems import _links, _proofs
 from dpsco_jax.problems.labels import TWO_CLASSES, LabelRange
 from dpsco_jax.problems.objective import Example, Objective, bounded_row
 
@@ -322,7 +322,7 @@ def low_rank_completion(
         return 0.5 * jnp.sum(jnp.square(left)) + 0.5 * factor_ridge * jnp.sum(jnp.square(factor))
 
     square = rating_bound**2
-    return Objective(
+    made = Objective(
         loss=loss,
         lipschitz=3.0 * math.sqrt(3.0) / 16.0 * square / math.sqrt(factor_ridge),
         smoothness=square / factor_ridge,
@@ -332,6 +332,7 @@ def low_rank_completion(
         hessian_lipschitz=_COMPLETION_THIRD * square / factor_ridge**1.5,
         loss_range=0.5 * square,
     )
+    return _proofs.register(made)
 
 
 def tanh_network(
@@ -376,7 +377,7 @@ def tanh_network(
     hessian = bend / 2.0 + math.hypot(bend / 2.0, feature_bound)
     third = 2.0 * feature_bound**2 * own + 8.0 / 9.0 * feature_bound**2
     smoothness = gradient**2 / 4.0 + hessian
-    return Objective(
+    made = Objective(
         loss=loss,
         lipschitz=gradient,
         smoothness=smoothness,
@@ -388,3 +389,4 @@ def tanh_network(
         hessian_lipschitz=_LOGISTIC_THIRD * gradient**3 + 0.75 * gradient * hessian + third,
         loss_range=math.sqrt(num_units) * radius,
     )
+    return _proofs.register(made)

@@ -5,7 +5,23 @@ numbers (noise multiplier, step size, ...) are leaves, so that ``solve`` maps ov
 new number compiles nothing. ``print(plan)`` shows what will be done, what it costs and what is assumed.
 """
 
-from dpsco_jax.solvers import convex, element_level, item_level, sampling, user_level
+from dpsco_jax.solvers import (
+    convex,
+    element_level,
+    item_level,
+    nonconvex,
+    sampling,
+    user_level,
+)
 from dpsco_jax.solvers.solution import Solution, Status
 
-__all__ = ["Solution", "Status", "convex", "element_level", "item_level", "sampling", "user_level"]
+__all__ = [
+    "Solution",
+    "Status",
+    "convex",
+    "element_level",
+    "item_level",
+    "nonconvex",
+    "sampling",
+    "user_level",
+]

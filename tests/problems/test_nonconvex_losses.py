@@ -261,3 +261,26 @@ def _descent(objective, data, params, slots):
     return jax.jit(lambda key: sgd.solve(key, plan, objective, data, params))(
         jax.random.key(0)
     ).params
+
+
+def test_lipschitz_constants_are_proven_and_no_smaller_one_is_claimed():
+    for objective in OBJECTIVES.values():
+        assert _proofs.require_lipschitz(objective) == objective.lipschitz
+        wider = objective._replace(lipschitz=2.0 * objective.lipschitz, ridge=1.0)
+        assert _proofs.require_lipschitz(wider) == 2.0 * objective.lipschitz
+        for wrong in (
+            objective._replace(lipschitz=0.9 * objective.lipschitz),
+            objective._replace(lipschitz=math.nan),
+            objective._replace(lipschitz=math.inf),
+            *(
+                []
+                if objective.globally_convex_lipschitz
+                else [objective._replace(domain=domains.ball(0.3))]
+            ),
+            objective._replace(loss=lambda *given, objective=objective: objective.loss(*given)),
+        ):
+            with pytest.raises(ValueError, match="objective"):
+                _proofs.require_lipschitz(wrong)
+    # What is convex on the whole space may be used on any part of it.
+    convex = losses.logistic(1.0)._replace(domain=domains.ball(0.3))
+    assert _proofs.require_lipschitz(convex) == 1.0

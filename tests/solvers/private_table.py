@@ -8,7 +8,7 @@ A new solver gets all properties by one row: its module, the arguments of its ``
   winsorized releases); ``"tested"``, where a mean is bounded only once a test has passed; ``"pure"``, for
   selections; ``"resque"``, where a user counts with a random weight; ``"drawn"``, where a draw is released,
   as private as its potential's slope with Gaussian noise, and a little less;
-  ``"chosen"``, where an exponential mechanism over cells is drawn from, a coordinate at a time;
+  ``"chosen"``, where an exponential mechanism is drawn from, over cells, a coordinate at a time, or points;
   ``"last"``, where of all noisy points only the last leaves, so that it costs less than all of them;
 - ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
   says 1.02, so that a charge made twice is seen; every larger number says why;
@@ -50,7 +50,7 @@ from dpsco_jax.solvers.item_level import (
     staged_ac_sa,
 )
 from dpsco_jax.solvers.means import Clipped
-from dpsco_jax.solvers.nonconvex import spider
+from dpsco_jax.solvers.nonconvex import gibbs, net_exponential_mechanism, spider
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
@@ -387,6 +387,12 @@ ROWS: tuple[Row, ...] = (
         "exponential_mechanism", exponential_mechanism, 8, kind="chosen", float64=True, objective=BOXED,
         route="linear", cells=16, share=0.8, above=2.2,
     ),
+    _row(
+        "net_exponential_mechanism", net_exponential_mechanism, 8, kind="chosen", float64=True, cells=4,
+        objective=BOXED, share=0.7, above=1.5,
+    ),
+    # What a proposal moves is bounded by its distance from the centre, and few are far out in its direction.
+    _row("gibbs", gibbs, 8, kind="chosen", float64=True, share=0.7, above=1.5),
     _row(
         "value_queries", value_queries, 2, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
         epsilon=0.15, above=1.1,

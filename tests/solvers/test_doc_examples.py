@@ -13,6 +13,7 @@ from dpsco_jax.solvers import (
     convex,
     element_level,
     item_level,
+    nonconvex,
     resque,
     sampling,
     user_level,
@@ -20,7 +21,10 @@ from dpsco_jax.solvers import (
 
 FILES = sorted(
     f"{room.__name__}.{found.name}"
-    for room in (ball, combinators, convex, element_level, item_level, resque, sampling, user_level)
+    for room in (
+        *(ball, combinators, convex, element_level, item_level),
+        *(nonconvex, resque, sampling, user_level),
+    )
     for found in pkgutil.iter_modules(room.__path__)
     if not found.name.startswith("_")
 )

@@ -16,6 +16,7 @@ from dpsco_jax.solvers import (
     _planning,
     element_level,
     item_level,
+    nonconvex,
     resque,
     sampling,
     user_level,
@@ -29,7 +30,7 @@ USERS = 30
 # No distance enters the noise or the steps, or strong convexity bounds it.
 NO_DISTANCE = {
     *("finite_class", "metric_entropy", "preconditioned_sgd", "ball_accelerated_regularized_erm"),
-    "exponential_mechanism",
+    *("exponential_mechanism", "net_exponential_mechanism", "gibbs"),
     "element_level.federated",
     *("spider", "whitened_sgd"),
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
@@ -37,7 +38,7 @@ NO_DISTANCE = {
 
 
 def solvers():
-    for package in (element_level, item_level, resque, sampling, user_level):
+    for package in (element_level, item_level, nonconvex, resque, sampling, user_level):
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")
             public = not found.name.startswith("_")

@@ -10,7 +10,7 @@ from scipy import integrate, optimize, special, stats
 
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.solvers.sampling import _rejection_certificate as certificate
-from dpsco_jax.solvers.sampling import attempt_bounds
+from dpsco_jax.solvers.sampling import attempt_bounds, log_sobolev
 from dpsco_jax.solvers.sampling import rejection_oracle as series
 from tests.support.compiled import OPTIMIZED
 
@@ -184,6 +184,27 @@ def test_the_whole_space_is_certified_by_how_far_chains_go():
     assert start < largest < radius < 6 * largest
 
 
+def test_losses_that_are_not_convex_mix_by_their_log_sobolev_constant():
+    """A double well of oscillation 1.5 in place of a convex loss: the same chain, e^{1.5} times as long."""
+    tau, alpha = 1e-6, log_sobolev.bounded_perturbation(2.0, 1.5)
+    convex = sizes_of(100, 3, 4.0, 0.5)
+    rough = convex._replace(log_sobolev=alpha)
+    one, other = certificate.planned(tau, convex), certificate.planned(tau, rough)
+    assert max(one.variation, other.variation) <= tau
+    steps, eta = other.num_steps, other.step_size
+    bound = -(steps - 0.5) * math.log1p(eta * alpha) - math.log(2 * math.sqrt(eta))
+    assert math.log(other.mixing) == pytest.approx(bound, abs=1e-4)
+    assert 1.0 < steps * eta * math.exp(-1.5) / (one.num_steps * one.step_size) < 1.2
+    # The chain for convex losses is too short for these, and says so; nothing else is worse.
+    short = certificate.certified(rough, *one[:4])
+    assert short.mixing > 1e3 * one.mixing
+    assert [short.inner, short.rounding, short.cap] == [one.inner, one.rounding, one.cap]
+    with pytest.raises(ValueError, match="reach"):
+        certificate.planned(tau, rough._replace(reach=None))
+    with pytest.raises(ValueError, match="log_sobolev"):
+        certificate.planned(tau, rough._replace(log_sobolev=0.0))
+
+
 def test_targets_that_float64_cannot_reach_are_refused():
     with pytest.raises(Infeasible, match="rounding"):
         certificate.planned(1e-12, sizes_of(100, 10, 69.6, 0.287))
@@ -265,7 +286,7 @@ def test_computed_losses_have_a_target_near_that_of_exact_ones(error_of_each):
     wrong = exact * np.exp(error_of_each * np.sign(grid))
     variation = 0.5 * np.abs(exact / exact.sum() - wrong / wrong.sum()).sum()
     assert 0.4 * target.variation < variation <= target.variation
-    assert target.convexity < 2.0 < 2.0 * target.start_distance
+    assert target.log_sobolev < 2.0 < 2.0 * target.start_distance
     for t in (0.5, 0.7, 1.0):
         assert math.exp(-((t - 2 * error_of_each) ** 2) / (4 * c)) <= math.exp(
             -(t**2) / (4 * target.c)

@@ -14,6 +14,7 @@ from dpsco_jax.solvers.sampling import _rejection_certificate as error
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     chain_lengths,
+    log_sobolev,
     rejection_oracle,
     restricted_gaussian,
 )
@@ -298,6 +299,41 @@ def test_the_flat_loop_has_the_law_of_nested_loops_in_numpy():
             x[waiting[taken]] = new[taken]
             waiting = waiting[~taken]
     assert stats.ks_2samp(end.params[:, 0], x).statistic < CRITICAL * math.sqrt(2 / chains)
+
+
+def wells(x, s):
+    return jnp.minimum(jnp.abs(x[0] - s), 0.8)
+
+
+@pytest.mark.slow
+def test_chains_in_two_wells_are_within_0_015_of_their_target():
+    """Capped distances to points at -0.8 and 0.8 on [-1, 1], k·L·D = 1, by their log-Sobolev constant."""
+    chains, scale, bend = 20_000, 0.5, 2.0
+    records = np.array([-0.9, -0.8, -0.8, -0.8, -0.7, -0.7, 0.8, 0.9])
+    alpha = log_sobolev.bounded_perturbation(bend, 1.0)
+    sizes = error.Sizes(8, 1, scale, bend, 1.0, error.Rounding(1e-15, 0.0), reach=1.0)
+    plan = error.planned(5e-3, sizes._replace(log_sobolev=alpha))
+    assert plan.variation <= 5e-3
+    inside = restricted_gaussian.box(plan.step_size, bend, jnp.zeros(1), -jnp.ones(1), jnp.ones(1))
+    oracle = rejection_oracle.oracle(
+        *(wells, jnp.asarray(records), inside),
+        **{"num_records": 8, "scale": scale, "num_terms": plan.num_terms},
+    )
+    steps, trials = plan.num_steps, plan.num_trials
+    end = lanes(
+        lambda key: alternating_sampler.run(key, oracle, jnp.zeros(1), steps, trials), chains, 8
+    )
+
+    def log_density(x, heat=scale):
+        losses = np.minimum(np.abs(x[:, None] - records), 0.8)
+        return -heat * losses.mean(axis=1) - bend * x**2 / 2
+
+    assert np.all(end.num_accepted == steps)
+    assert stats.kstest(end.params[:, 0], quadrature(log_density, -1.0, 1.0)).statistic < 0.015
+    # As far as that from the law without the losses, and with twice as much of them.
+    for heat in (0.0, 2 * scale):
+        other = quadrature(partial(log_density, heat=heat), -1.0, 1.0)
+        assert stats.kstest(end.params[:, 0], other).statistic > 0.03
 
 
 # -- requests

@@ -27,6 +27,7 @@ from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
+from dpsco_jax.solvers.nonconvex import gibbs
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     proximal_oracle,
@@ -224,6 +225,17 @@ def _value_moves(tape: Tape, right: Any) -> Any:
     return moves
 
 
+def _proposals_that_count(tape: Tape, right: Any) -> Any:
+    """Sums at public points are the release: which of them counts is drawn by exponentials of them."""
+
+    def count(key: Any, sums: Any, offsets: Any, plan: Any) -> Any:
+        far, noise = 2.0 * plan.lipschitz * plan.radius, plan.num_users / plan.inverse_temperature
+        tape.write("argmax", key, sums, noise, Declared(far, noise / far))
+        return right(key, _zeros(sums) if tape.freeze else sums, offsets, plan)
+
+    return count
+
+
 def _sampler_run(tape: Tape, right: Any) -> Any:
     def run(key: Any, *args: Any, **kwargs: Any) -> Any:
         tape.write("gaussian", key, tape.draw_of[0], jnp.ones(()), tape.draw_of[1])
@@ -342,6 +354,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (value_queries, "_oracle", _value_oracle),
     (zeroth_order, "_moves", _value_moves),
     (alternating_sampler, "run", _sampler_run),
+    (gibbs, "_count", _proposals_that_count),
     (privacy, "charge", _charge),
     (_agreement, "_unchanged", _unchanged),
     (_effects, "require_none", _effects_allowed),

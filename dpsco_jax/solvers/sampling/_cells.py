@@ -3,19 +3,23 @@
 With c the centre of the set, what a user adds to the score of a centre of a cell is clipped to L·‖centre -
 c‖, and cut off to a grid of powers of two on which sums over users are exact. So replacing a user moves
 log-weights by a function that ranges over (k/n)·4L·r at most, r the largest distance of a centre from c: the
-cell has bounded range (docs/theory/exact_draws.md, section 2).
+cell has bounded range (docs/theory/exact_draws.md, section 2). ``clipped_sums`` are these scores at any
+points: draws by rejection take them as they are. Users are read in blocks, and so are points.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dpsco_jax import _keys, _record_keys
+from dpsco_jax import _checks, _keys, _record_keys
 from dpsco_jax._numerics import array_namespace, as_floats
+from dpsco_jax.geometry.domains import Domain, proven_maker
 from dpsco_jax.mechanisms import selection
-from dpsco_jax.oracles import _convolutions
+from dpsco_jax.oracles import _convolutions, chunks
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData, user_loss
 from dpsco_jax.solvers.sampling._rows import power_below
@@ -23,6 +27,8 @@ from dpsco_jax.solvers.sampling._rows import power_below
 _ROUNDING = 2.0**-48  # for each user: of log-weights, over their range
 _BITS = 51
 _BLOCK = 64  # cells that are evaluated at once
+_USERS = 4096  # whose losses are held at once for each of them
+_DOWN = 1.0 - 2.0**-30
 
 
 def farthest(lower: Any, upper: Any, cells: int, ball: bool = False) -> Any:
@@ -40,6 +46,60 @@ def range_of(inverse_temperature: Any, lipschitz: float, offset: Any, num_users:
     """ε: over what log-weights of neighbours' laws range at most, with what float64 adds; may be traced."""
     _, (k, r) = as_floats(inverse_temperature, offset)
     return (4.0 * lipschitz * k * r / num_users) * (1.0 + num_users * _ROUNDING + 2.0**-40)
+
+
+def temperature(epsilon: float, lipschitz: float, offset: float, num_users: int) -> float:
+    """The k with ``range_of`` at most ε, and hardly less."""
+    return _DOWN * epsilon * num_users / (4.0 * lipschitz * offset) / (1.0 + num_users * 2.0**-47)
+
+
+def clipped_sums(
+    objective: Objective,
+    data: UserData,
+    center: Float[Array, "dim"],
+    lipschitz: float,
+    farthest: Any,
+) -> Callable[[Any], Array]:
+    """``sums(offsets [points, dim]) -> [points]``: Σ f(c + x) - f(c) over users, each clipped to L·‖x‖.
+
+    Exact, whatever the order of users: a user moves it by 2L·‖x‖ at most, to the last digit.
+
+    Args:
+        objective: f of a user is the mean over items; what is not finite counts as zero.
+        data: of the users.
+        center: c, float64.
+        lipschitz: L.
+        farthest: the largest length of an offset.
+    """
+    users = jax.tree.leaves(data.items)[0].shape[0]
+    unit = power_below(lipschitz * farthest) * _unit(users)
+    one_user = _convolutions.kept_apart(user_loss(objective), user_loss(objective))
+    axes = (None, 0, None if data.mask is None else 0)
+
+    def values(point: Array, items: Any, mask: Any) -> Array:
+        per_user = _record_keys.over_users(one_user, axes)
+        return per_user(point, items, mask).astype(jnp.float64)
+
+    at_center = values(center, data.items, data.mask)
+
+    def total(given: tuple[Array, Array]) -> Array:
+        offset, bound = given
+
+        def block(rows: Any, counted: Any, _: Any) -> Array:
+            items, mask, there = rows
+            each = values(center + offset, items, mask) - there
+            return _total(each if counted is None else jnp.where(counted, each, 0.0), bound, unit)
+
+        rows = (data.items, data.mask, at_center)
+        if users <= _USERS:
+            return block(rows, None, None)
+        return chunks.sum_over_users(block, rows, None, _USERS)
+
+    def sums(offsets: Array) -> Array:
+        bounds = lipschitz * jnp.sqrt(jnp.sum(offsets * offsets, axis=1))
+        return jax.lax.map(total, (offsets, bounds), batch_size=min(_BLOCK, len(offsets)))
+
+    return sums
 
 
 def draw_cell(
@@ -64,22 +124,8 @@ def draw_cell(
     places = places.reshape(-1, dim)
     # From the centre, so that a box far away costs no digits.
     offsets = 0.5 * (upper - lower) * ((2 * places + 1 - cells) / cells)
-    bounds = lipschitz * jnp.sqrt(jnp.sum(offsets * offsets, axis=1))
-    unit = power_below(lipschitz * farthest(lower, upper, cells)) * _unit(users)
-    one_user = _convolutions.kept_apart(user_loss(objective), user_loss(objective))
-    axes = (None, 0, None if data.mask is None else 0)
-
-    def values(point: Array) -> Array:
-        per_user = _record_keys.over_users(one_user, axes)
-        return per_user(point, data.items, data.mask).astype(jnp.float64)
-
-    at_center = values(center)
-
-    def score(place: tuple[Array, Array]) -> Array:
-        offset, bound = place
-        return -_total(values(center + offset) - at_center, bound, unit)
-
-    scores = jax.lax.map(score, (offsets, bounds), batch_size=min(_BLOCK, len(places)))
+    reach = farthest(lower, upper, cells)
+    scores = -clipped_sums(objective, data, center, lipschitz, reach)(offsets)
     if radius is not None:
         inside = jnp.sum(offsets * offsets, axis=1) <= radius * radius
         scores = jnp.where(inside, scores, -jnp.inf)
@@ -154,3 +200,34 @@ def _total(each: Array, bound: Any, unit: Any) -> Array:
     """The sum over users of what they may add: clipped, cut off towards zero, and then exact."""
     kept = jnp.clip(jnp.where(jnp.isfinite(each), each, 0.0), -bound, bound)
     return jnp.sum(jnp.trunc(kept / unit) * unit, axis=0)
+
+
+def box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]:
+    """The box, or the one around a ball; and whether it is a ball."""
+    name, given = proven_maker(domain)
+    if name == "ball" and given.get("center") is None:
+        radius = _checks.require_real(
+            "problem.objective.domain.radius", float(np.asarray(given["radius"])), 0.0
+        )
+        _require_size(np.array([2.0 * radius]))
+        return np.full(dim, -radius), np.full(dim, radius), dim > 1
+    where = "problem.objective.domain"
+    _checks.require(name == "box", where, name, "a box, or a ball at the origin")
+    ends = given["lower"], given["upper"]
+    plain = jax.tree_util.all_leaves(ends)
+    _checks.require(plain, where, ends, f"a box whose ends are vectors ({dim},) of problem.dim")
+    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in ends)
+    fits = lower.shape == (dim,) == upper.shape
+    _checks.require(fits, where, lower.shape, f"of shape ({dim},) of problem.dim")
+    with np.errstate(over="ignore", invalid="ignore"):
+        sides = upper - lower
+    _checks.require(np.all(sides > 0), where, sides, "a box with an inside")
+    _require_size(sides)
+    return lower, upper, False
+
+
+def _require_size(sides: np.ndarray) -> None:
+    """``ValueError`` where squares of sides would leave float64, as of a box without an end."""
+    longest = float(np.max(sides))
+    what = "problem.objective.domain, by its longest side,"
+    _checks.require(1e-100 <= longest <= 1e100, what, longest, "in [1e-100, 1e100]")

@@ -20,6 +20,7 @@ from dpsco_jax.problems.objective import Objective, OneHot
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.sampling import (
+    _cells,
     _draw,
     _rows,
     alternating_sampler,
@@ -31,7 +32,6 @@ from dpsco_jax.solvers.sampling import _rejection_certificate as rejection
 TOLERANCE = 2.0**-20
 _LINK_ULPS = 12.0  # of log(1 + e^m) - y·m and of a hinge, over the largest of what is added up
 _SHARE = 0.8  # of δ: what a chain takes of it, so that its loss at δ is not far from ε
-_DOWN = 1.0 - 2.0**-30
 _LEAST_DELTA = 1e-12  # for which a chain has ever been planned
 _MOST_EPSILON = 40.0  # beyond, τ would have to be below what float64 rounds in one step
 
@@ -105,8 +105,7 @@ def planned(
     half, middle = 0.5 * (upper - lower), 0.5 * (upper + lower)
     radius = float(half[0] if is_ball else np.linalg.norm(half)) * (1.0 + 2.0**-40)
     norm = float(np.linalg.norm(middle)) * (1.0 + 2.0**-40)
-    k = _DOWN * budget.epsilon * users / (4.0 * slope * radius * (1.0 + 1e-7))
-    k /= 1.0 + users * 2.0**-47
+    k = _cells.temperature(budget.epsilon, slope, radius * (1.0 + 1e-7), users)
     mu = 2.0 * dim / (k * radius**2) if regularization is None else regularization
     if budget.epsilon > _MOST_EPSILON:
         raise Infeasible(

@@ -2,8 +2,8 @@
 
 For c = η(kG)², T steps and N trials τ = mixing + T·δ(c, A) + rounding + cap, or step size, terms, steps and
 trials for a τ; docs/theory/rejection_oracle.md derives each part, for every data set of n records whose
-losses are convex and G-Lipschitz. Parts of a given chain may be traced, in float64, but for ``ball_radius``
-without ``ball_bounds``.
+losses are G-Lipschitz, and convex unless ``log_sobolev`` is given. Parts of a given chain may be traced, in
+float64, but for ``ball_radius`` without ``ball_bounds``.
 
 Example:
     >>> losses = rounded_losses(69.6, 10, 1.0, start_norm=0.0, start_loss=1.0)
@@ -24,7 +24,7 @@ from scipy import special
 from dpsco_jax import _checks
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import Scalar, as_floats, special_namespace
-from dpsco_jax.solvers.sampling import chain_lengths
+from dpsco_jax.solvers.sampling import chain_lengths, log_sobolev
 from dpsco_jax.solvers.sampling.attempt_bounds import ball_acceptance, farthest_start
 from dpsco_jax.solvers.sampling.rejection_oracle import INDICES
 from dpsco_jax.solvers.sampling.restricted_gaussian import TANGENT_SLACK
@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
     num_records: int  # n
     dim: int  # d
     lipschitz: Any  # kG, the Lipschitz constant of every k·f(·; s) on K
-    convexity: Any  # κ of ψ, above 0: the target is κ-strongly log-concave
+    convexity: Any  # κ of ψ, above 0: for convex losses the target is κ-strongly log-concave
     start_distance: Any  # W ≥ √E‖x_0 - x‖² for x of the target; the farthest point of K will do
     rounding: Rounding  # of computed losses or differences
     # The largest distance of a point of K from x_0; None for the whole space: x_0 is then the centre of ψ.
@@ -81,6 +81,8 @@ class Sizes(NamedTuple):
     tangent: Power | None = (
         None  # ψ, centred at x_0, if ``tangent`` draws from it on the whole space
     )
+    # α of the target on every data set, if losses need not be convex: on a bounded set, with ``reach``.
+    log_sobolev: Any = None
 
 
 class Chain(NamedTuple):
@@ -131,7 +133,10 @@ def certified(
     deviation = xp.sqrt(eta / (1.0 + drift))
     found, failing = _counted(sizes, steps, eta, deviation, reach, escape)
     error = sizes.rounding.within(reach) + found.potential
-    c, convexity, distance, shifted = computed_target(c, convexity, distance, error)
+    mixes, bound = convexity, chain_lengths.mixing_variation
+    if sizes.log_sobolev is not None:
+        mixes, bound = sizes.log_sobolev, log_sobolev.log_sobolev_variation
+    c, mixes, distance, shifted = computed_target(c, mixes, distance, error)
     if everywhere:
         farther = escape * xp.exp(xp.minimum(700.0, 2.0 * error * steps))
 
@@ -149,7 +154,7 @@ def certified(
     return Chain(
         *(step_size, num_terms, num_steps, num_trials),
         acceptance,
-        chain_lengths.mixing_variation(steps, eta, convexity, distance),
+        bound(steps, eta, mixes, distance),
         xp.minimum(1.0, steps * one),
         xp.where(proven, xp.minimum(1.0, rounding), 1.0),
         xp.minimum(1.0, farther + failing + xp.where(possible, capped, 1.0)),
@@ -163,6 +168,9 @@ def planned(variation: SupportsFloat, sizes: Sizes) -> Chain:
     tau = _checks.require_real("variation", variation, 0.0, 1.0)
     choices = range(3, MOST_TERMS + 1)
     escape, steps, known = _ESCAPE * tau / 2.0, 0, 1
+    rate, least = sizes.convexity, chain_lengths.mixing_steps
+    if sizes.log_sobolev is not None:
+        rate, least = sizes.log_sobolev, log_sobolev.log_sobolev_steps
     while steps < known:  # a larger T asks for a smaller δ, so for a smaller η and a larger T
         steps = known
         share = _SLACK * _INNER * tau / steps
@@ -172,9 +180,7 @@ def planned(variation: SupportsFloat, sizes: Sizes) -> Chain:
         eta = _SLACK * c / sizes.lipschitz**2
         if sizes.tangent is not None:
             eta = _tangent_step(sizes, sizes.tangent, eta, max(steps, 1), escape)
-        known = chain_lengths.mixing_steps(
-            _SLACK * _MIXING * tau, eta, sizes.convexity, sizes.start_distance
-        )
+        known = least(_SLACK * _MIXING * tau, eta, rate, sizes.start_distance)
     draft = certified(sizes, eta, terms, known, _MOST_TRIALS, escape)
     needed = draft.mixing + draft.inner + draft.rounding + draft.cap
     if draft.acceptance <= 0.0 or needed > (1.0 - _CAP) * tau:
@@ -212,26 +218,32 @@ def _require(sizes: Sizes) -> None:
             _checks.require_real(name, getattr(sizes, name), 0.0)
     quadratic = sizes.tangent is None or (sizes.reach is None and sizes.ball_radius is None)
     _checks.require(quadratic, "tangent", sizes.tangent, "None on a bounded set")
+    if sizes.log_sobolev is not None:
+        # How far out points of the whole space may be is only known of log-concave laws.
+        _checks.require_positive("log_sobolev", sizes.log_sobolev)
+        _checks.require(sizes.reach is not None, "reach", None, "known where losses are not convex")
 
 
 class Target(NamedTuple):
     """The target that the computed losses have."""
 
     c: Any  # for which differences of computed losses have the tails of exact ones
-    convexity: Any  # the logarithmic Sobolev constant
+    log_sobolev: Any  # the constant of Sizes, or the convexity of ψ
     start_distance: Any  # the root mean square distance of its points from the start
     variation: Any  # how far it is from the target of the exact losses
 
 
-def computed_target(c: Scalar, convexity: Scalar, start_distance: Scalar, error: Scalar) -> Target:
+def computed_target(
+    c: Scalar, log_sobolev: Scalar, start_distance: Scalar, error: Scalar
+) -> Target:
     """The target of losses, times k, that are wrong by at most the given error."""
-    xp, (size, bend, start, wrong) = as_floats(c, convexity, start_distance, error)
+    xp, (size, rate, start, wrong) = as_floats(c, log_sobolev, start_distance, error)
     # Beyond these the tails of the proof are not those of (√c + error)².
     proven = (wrong == 0.0) | ((wrong <= 1e-3) & (size <= 0.05))
     off = xp.where(proven, wrong, 0.0)
     return Target(
         xp.where(proven, xp.where(off > 0.0, (xp.sqrt(size) + off) ** 2, size), 1.0),
-        bend * xp.exp(-4.0 * off),
+        rate * xp.exp(-4.0 * off),
         start * xp.exp(off),
         xp.where(proven, _UP * 0.5 * xp.expm1(2.0 * off), 1.0),
     )

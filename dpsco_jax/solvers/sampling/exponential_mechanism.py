@@ -46,7 +46,7 @@ from dpsco_jax import _checks, _counts, _sharding, privacy
 from dpsco_jax._argument_kinds import Flag, Positive, one_of
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.geometry.domains import Domain, ball, proven_maker
+from dpsco_jax.geometry.domains import ball
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.problems.users import UserData
@@ -66,7 +66,6 @@ _LEAST_OFFSET = 1e-150  # whose square is a normal number
 _MOST_CELLS = {1: 2**14, 2: 2**8}  # that are taken unasked
 _CELLS = 2**20  # of an axis that are ever taken, and of a grid in all 2^24
 _LINEAR_CELLS = 2**10
-_DOWN = 1.0 - 2.0**-30
 
 
 @pytree
@@ -248,7 +247,7 @@ def plan(
     objective, dim = problem.objective, problem.dim
     _checks.require(objective.ridge == 0.0, "problem.objective.ridge", objective.ridge, "0")
     slope = _checks.require_real("problem.objective.lipschitz", objective.lipschitz, 1e-100, 1e100)
-    lower, upper, is_ball = _box_around(objective.domain, dim)
+    lower, upper, is_ball = _cells.box_around(objective.domain, dim)
     if route is None:
         route = "grid" if dim <= 2 else "chain"
     name, value = ("cells", cells) if route == "chain" else ("regularization", regularization)
@@ -274,7 +273,7 @@ def plan(
         largest = 2**12 if route == "grid" and dim == 2 else _CELLS
         count = _checks.require_integer("cells", wanted, 2, largest)
         radius = float(_cells.farthest(lower, upper, count, is_ball))
-        k = _DOWN * epsilon * users / (4.0 * slope * radius) / (1.0 + users * 2.0**-47)
+        k = _cells.temperature(epsilon, slope, radius, users)
         bound = _excess(k, dim, slope, float(np.linalg.norm(upper - lower)), count, is_ball)
     return Plan(
         num_users=users,
@@ -360,37 +359,6 @@ def _wide(value: Any) -> Any:
     if traced or (wide and isinstance(value, jax.Array)):
         return jnp.asarray(value, jnp.result_type(float))
     return np.asarray(value, np.float64)
-
-
-def _box_around(domain: Domain, dim: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """The box, or the one around a ball; and whether it is a ball."""
-    name, given = proven_maker(domain)
-    if name == "ball" and given.get("center") is None:
-        radius = _checks.require_real(
-            "problem.objective.domain.radius", float(np.asarray(given["radius"])), 0.0
-        )
-        _require_size(np.array([2.0 * radius]))
-        return np.full(dim, -radius), np.full(dim, radius), dim > 1
-    where = "problem.objective.domain"
-    _checks.require(name == "box", where, name, "a box, or a ball at the origin")
-    ends = given["lower"], given["upper"]
-    plain = jax.tree_util.all_leaves(ends)
-    _checks.require(plain, where, ends, f"a box whose ends are vectors ({dim},) of problem.dim")
-    lower, upper = (np.atleast_1d(np.asarray(end, np.float64)) for end in ends)
-    fits = lower.shape == (dim,) == upper.shape
-    _checks.require(fits, where, lower.shape, f"of shape ({dim},) of problem.dim")
-    with np.errstate(over="ignore", invalid="ignore"):
-        sides = upper - lower
-    _checks.require(np.all(sides > 0), where, sides, "a box with an inside")
-    _require_size(sides)
-    return lower, upper, False
-
-
-def _require_size(sides: np.ndarray) -> None:
-    """``ValueError`` where squares of sides would leave float64, as of a box without an end."""
-    longest = float(np.max(sides))
-    what = "problem.objective.domain, by its longest side,"
-    _checks.require(1e-100 <= longest <= 1e100, what, longest, "in [1e-100, 1e100]")
 
 
 def _excess(k: float, dim: int, slope: float, diagonal: float, count: int, is_ball: bool) -> float:

@@ -14,10 +14,12 @@ and that sums end at term A, is the only error.
 Source: T, Algorithm 14, Lemmas 3.5.3 to 3.5.5, (5.19); Algorithm 16 is the same in other norms, but prints
 Pr[a ≥ b] = 1/b. Corrected: that law, and the constants (docs/corrections.md).
 
-Formal guarantee: let every f(·; s) be convex and G-Lipschitz. For c = η(kG)² the law of x given that it
+Formal guarantee: let every f(·; s) be G-Lipschitz, convex or not. For c = η(kG)² the law of x given that it
 counts is within total variation ``inner_variation(c, A)`` of the target, for every y, and x counts with
-probability at least (1 - that)/2 (docs/theory/rejection_oracle.md). Privacy rests on this distance: a larger
-step size, or a loss that is not what was declared, voids it, and no test of a run can tell. How many trials
+probability at least (1 - that)/2 (docs/theory/rejection_oracle.md). How many steps a chain of such draws
+needs is another matter: ``chain_lengths`` for convex losses, else ``log_sobolev``. Privacy rests on this
+distance: a larger step size, or a loss that is not what was declared, voids it, and no test of a run can
+tell. How many trials
 were made, and how many records were read, depends on the data and is never to be released; ``constant_time``
 reads the same number of records in every trial.
 
@@ -77,8 +79,8 @@ def oracle(
     """The oracle of ``alternating_sampler.run`` for one target.
 
     Args:
-        loss: ``loss(params, record)``, a float64 scalar for params ``[dim]``: f, convex and G-Lipschitz in
-            params for every record. Privacy rests on both, and neither can be seen from values.
+        loss: ``loss(params, record)``, a float64 scalar for params ``[dim]``: f, G-Lipschitz in params for
+            every record. Privacy rests on it, and it cannot be seen from values.
         data: a pytree of arrays whose leading axis has n records.
         restricted: ψ, K and η.
         num_records: n.

@@ -80,7 +80,10 @@ def _call(row: Row) -> dict[str, Any]:
 def _path(solver: Any) -> str:
     """Where the solver's ``solve`` is public: first-order solvers have one and the same, phased ones too."""
     home = solver.solve.__module__
-    shared = ("dpsco_jax.solvers.first_order", "dpsco_jax.solvers.phased")
+    shared = tuple(
+        f"dpsco_jax.solvers.{name}"
+        for name in ("first_order", "phased", "sampling.exponential_mechanism")
+    )
     home = home if home in shared else solver.__name__
     return home.removeprefix("dpsco_jax.") + ".solve"
 

@@ -157,6 +157,21 @@ GOOD: dict[str, dict[str, Any]] = {
         "budget": _PURE(BUDGET),
         "cells": kinds.COUNT_FROM_TWO.but(None)(4),
     },
+    "solvers.nonconvex.net_exponential_mechanism.plan": {
+        "problem": _USERS_FROM_TWO(
+            Problem(losses.logistic(1.0, domain=domains.ball(1.0)), num_users=USERS, dim=3)
+        ),
+        "budget": _PURE(BUDGET),
+        "cells": kinds.COUNT_FROM_TWO.but(None)(4),
+        "most_points": kinds.COUNT_FROM_TWO(1000),
+    },
+    "solvers.nonconvex.gibbs.plan": {
+        "problem": _USERS_FROM_TWO(
+            Problem(losses.logistic(1.0, domain=domains.ball(1.0)), num_users=USERS, dim=2)
+        ),
+        "budget": _PURE(BUDGET),
+        "most_proposals": kinds.COUNT_FROM_TWO(10_000),
+    },
     "solvers.sampling.routes.compare": _asked(_WHOLE),
     "solvers.sampling.regularized.plan": {
         **_asked(_WHOLE),

@@ -133,7 +133,8 @@ def certified(
     deviation = xp.sqrt(eta / (1.0 + drift))
     found, failing = _counted(sizes, steps, eta, deviation, reach, escape)
     error = sizes.rounding.within(reach) + found.potential
-    mixes, bound = convexity, chain_lengths.mixing_variation
+    mixes: Any = convexity
+    bound: Callable[..., Any] = chain_lengths.mixing_variation
     if sizes.log_sobolev is not None:
         mixes, bound = sizes.log_sobolev, log_sobolev.log_sobolev_variation
     c, mixes, distance, shifted = computed_target(c, mixes, distance, error)
@@ -168,7 +169,8 @@ def planned(variation: SupportsFloat, sizes: Sizes) -> Chain:
     tau = _checks.require_real("variation", variation, 0.0, 1.0)
     choices = range(3, MOST_TERMS + 1)
     escape, steps, known = _ESCAPE * tau / 2.0, 0, 1
-    rate, least = sizes.convexity, chain_lengths.mixing_steps
+    rate: Any = sizes.convexity
+    least: Callable[..., int] = chain_lengths.mixing_steps
     if sizes.log_sobolev is not None:
         rate, least = sizes.log_sobolev, log_sobolev.log_sobolev_steps
     while steps < known:  # a larger T asks for a smaller δ, so for a smaller η and a larger T

@@ -17,6 +17,8 @@ FLOAT64 = (
     "geometry.log_laplace.",
     "solvers.nonconvex.gibbs.",
     "solvers.nonconvex.net_exponential_mechanism.",
+    "solvers.nonconvex.certify.",
+    "solvers.nonconvex.select_sosp.",
     "solvers.sampling.exponential_mechanism.",
     "solvers.sampling.llt_sampler.",
     "solvers.sampling.proximal_oracle.",

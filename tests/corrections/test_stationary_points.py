@@ -1,8 +1,9 @@
-"""Sections C6 and C8 of docs/corrections.md: the printed claim fails, ours holds."""
+"""Sections C6 to C8 of docs/corrections.md: the printed claim fails, ours holds."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy import stats
 
 from dpsco_jax.problems import fixtures
 from dpsco_jax.rates import nonconvex
@@ -38,3 +39,16 @@ def test_c8_7_every_point_of_a_sample_is_stationary_and_none_of_the_population()
         assert half.min() < -0.3
         assert half.max() > 0.5
     np.testing.assert_allclose(sample.mean(), 0.5, atol=4 * (0.75 / users / cells) ** 0.5)
+
+
+def test_c7_6_the_printed_matrix_inequality_is_no_bound():
+    """Of signs, d = 1: without the factor ½ in the exponent, and without that of both ends, it fails."""
+    n, t = 100, 0.3
+    true = 2 * stats.binom.sf(n * (1 + t) / 2 - 1e-9, n, 0.5)
+    variance = n + n * t / 3
+    assert true > 10 * np.exp(-((n * t) ** 2) / variance)  # as printed
+    assert true <= 2 * np.exp(-0.5 * (n * t) ** 2 / variance)
+    # The two ends are needed, too: for a small t one of them is half of the truth.
+    small = 0.02
+    both = 2 * stats.binom.sf(n * (1 + small) / 2 - 1e-9, n, 0.5)
+    assert both > 0.9 * np.exp(-0.5 * (n * small) ** 2 / (n + n * small / 3))

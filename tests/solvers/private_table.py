@@ -8,6 +8,7 @@ A new solver gets all properties by one row: its module, the arguments of its ``
   winsorized releases); ``"tested"``, where a mean is bounded only once a test has passed; ``"pure"``, for
   selections; ``"resque"``, where a user counts with a random weight; ``"drawn"``, where a draw is released,
   as private as its potential's slope with Gaussian noise, and a little less;
+  ``"selected"``, where points are tested, or compared, and one of them is named;
   ``"chosen"``, where an exponential mechanism is drawn from, over cells, a coordinate at a time, or points;
   ``"last"``, where of all noisy points only the last leaves, so that it costs less than all of them;
 - ``above``: how far the certificate's ε may be above the one that is counted independently. What is tight
@@ -36,7 +37,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import losses
+from dpsco_jax.problems import losses, nonconvex_losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import federated
@@ -50,7 +51,13 @@ from dpsco_jax.solvers.item_level import (
     staged_ac_sa,
 )
 from dpsco_jax.solvers.means import Clipped
-from dpsco_jax.solvers.nonconvex import gibbs, net_exponential_mechanism, spider
+from dpsco_jax.solvers.nonconvex import (
+    certify,
+    gibbs,
+    net_exponential_mechanism,
+    select_sosp,
+    spider,
+)
 from dpsco_jax.solvers.resque import (
     ball_accelerated_erm,
     ball_accelerated_regularized_erm,
@@ -183,6 +190,10 @@ BALLS = {
     "smoothing_radius": 0.2,
     "largest_error": np.inf,
 }
+# Users who agree, with gradients that are clipped and curvatures that are as low as they can be.
+WELSCH = nonconvex_losses.welsch(1.0, scale=6.0, domain=domains.ball(2.0))
+POINTS = {"objective": WELSCH, "clip_norm": 2.0, "float64": True, "spread": 0.05}
+SELECT = {"params": CANDIDATES, "num_candidates": 4, "kind": "selected"} | POINTS
 SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
 
 
@@ -378,6 +389,10 @@ ROWS: tuple[Row, ...] = (
         lower=-1.0, upper=1.0, points_per_axis=2, failure=0.9,
     ),
     _row("auto", AUTO, 8),
+    _row("select_sosp", select_sosp, 8, stationarity=0.3, **SELECT),
+    _row("select_sosp, two tests", select_sosp, 8, stationarity=0.3, constants="paper", **SELECT),
+    _row("select_sosp, least", select_sosp, 8, **SELECT),
+    _row("certify", certify, 8, **POINTS),
     _row(
         "regularized", regularized, 8, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
         regularization=1.0, above=1.1,

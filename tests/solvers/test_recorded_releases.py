@@ -213,7 +213,7 @@ def _check_blocks(row: Row, found: Measured) -> None:
     assert len(groups) == row.groups
     missing = {release.key for release in found.base.releases}.difference(*groups)
     # Who is forced into a call of ReSQue enters its first phase; near vectors do not move a score.
-    if row.kind in ("gaussian", "pure", "drawn", "chosen", "last"):
+    if row.kind in ("gaussian", "pure", "drawn", "chosen", "last", "selected"):
         assert not missing, f"nobody was seen to enter {len(missing)} releases"
 
 
@@ -301,6 +301,17 @@ def _check_charges(row: Row, found: Measured) -> None:
         assert counted <= float(spent.rdp[-1]) * 1.01
         assert float(spent.rdp[-1]) <= row.above * counted * ROUNDING
         assert certificate.epsilon <= row.above * counted
+        return
+    if row.kind == "selected":
+        # A stream costs as much however many queries there are: twice what the last of them does, whose noise
+        # has twice the scale of the threshold's.
+        each = {"test": 4.0 / found.plan.num_candidates, "argmax": 2.0}
+        counted = sum(each[r.name] * r.sensitivity / r.noise for r in releases.values())
+        assert counted <= certificate.epsilon * ROUNDING
+        assert certificate.epsilon <= row.above * counted
+        assert certificate.delta == 0.0
+        assert counted <= float(spent.rdp[-1]) * 1.01
+        assert float(spent.rdp[-1]) <= row.above * counted * ROUNDING
         return
     if row.kind == "chosen":
         # Scores are odd about the centre: their differences range over twice what one of them moves by.

@@ -27,7 +27,7 @@ from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
-from dpsco_jax.solvers.nonconvex import gibbs
+from dpsco_jax.solvers.nonconvex import certify, gibbs
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
     proximal_oracle,
@@ -154,6 +154,14 @@ def _sparse_vector(tape: Tape, right: Any) -> Any:
         return made._replace(step=step)
 
     return tests
+
+
+def _certified(tape: Tape, right: Any) -> Any:
+    def released(key: Any, value: Any, sensitivity: Any, multiplier: Any) -> Any:
+        with tape.declaring(Declared(sensitivity, multiplier)):
+            return right(key, value, sensitivity, multiplier)
+
+    return released
 
 
 def _private_range(tape: Tape, right: Any) -> Any:
@@ -349,6 +357,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (tree.TreeCorrelation, "add_noise", _add_noise),
     (sparse_vector, "_sparse_vector", _sparse_vector),
     (private_range, "private_range", _private_range),
+    (certify, "_released", _certified),
     (selection, "_noisy_argmax", _noisy_argmax),
     (proximal_oracle, "proximal_oracle", _proximal_oracle),
     (value_queries, "_oracle", _value_oracle),

@@ -1,5 +1,11 @@
 """Solvers for losses that are not convex: points at which the gradient or the risk is small, privately."""
 
-from dpsco_jax.solvers.nonconvex import gibbs, net_exponential_mechanism, spider
+from dpsco_jax.solvers.nonconvex import (
+    certify,
+    gibbs,
+    net_exponential_mechanism,
+    select_sosp,
+    spider,
+)
 
-__all__ = ["gibbs", "net_exponential_mechanism", "spider"]
+__all__ = ["certify", "gibbs", "net_exponential_mechanism", "select_sosp", "spider"]

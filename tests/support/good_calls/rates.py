@@ -119,6 +119,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "population": kinds.FLAG(False),
         "columns": kinds.COUNT(2),
     },
+    "rates.uniform_convergence.erm_sosp_to_population": {
+        "stationarity": kinds.NONNEGATIVE(0.1),
+        "hessian_lipschitz": kinds.POSITIVE(1.0),
+        "weak_convexity": kinds.NONNEGATIVE(0.5),
+    },
     **{
         f"rates.nonconvex.{name}": {
             **_POSITIVE,

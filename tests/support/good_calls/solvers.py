@@ -10,7 +10,7 @@ import numpy as np
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import losses
+from dpsco_jax.problems import losses, nonconvex_losses
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.solvers import means, methods
 from dpsco_jax.solvers.ball import ball_oracles
@@ -48,6 +48,7 @@ def _asked(objective: Any = OBJECTIVE, num_users: int = USERS, **budget: float) 
     return {"problem": _USERS_FROM_TWO(problem), "budget": _BUDGET(spent)}
 
 
+_WELSCH = nonconvex_losses.welsch(1.0)
 _INNER = {
     "inner": private_ac_sa.plan,
     **_asked(num_users=2000),
@@ -251,6 +252,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "settings": Kind("settings by name", ("nonsense", 7))({}),
         "speed": kinds.OBJECT(Speed(1e11, 1e10, 1e10, 1e-6)),
     },
+    "solvers.nonconvex.select_sosp.plan": {
+        **_asked(_WELSCH),
+        "budget": _PURE(BUDGET),
+        "stationarity": kinds.POSITIVE(0.1),
+    },
+    "solvers.nonconvex.certify.plan": _asked(_WELSCH),
     "solvers.user_level.finite_class.plan": {
         **_RANGE,
         "stopping_probability": kinds.POSITIVE_PROBABILITY,

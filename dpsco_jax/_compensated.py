@@ -135,22 +135,18 @@ def over_rows(terms: Any) -> Any:
             0, len(leaf), lambda i, total: add(total, leaf[i]), nothing, unroll=min(len(leaf), 8)
         )
 
-    def in_pairs(leaf: Array) -> Split:
-        total = Split(leaf, jnp.zeros_like(leaf))
-        while len(total.high) > 1:
-            half = len(total.high) // 2
-            first, second, odd = (
-                Split(*(part[a:b] for part in total))
-                for a, b in ((0, half), (half, 2 * half), (2 * half, None))
-            )
-            total = jax.tree.map(lambda *x: jnp.concatenate(x), _plus(first, second), odd)
-        return Split(total.high[0], total.low[0])
+    def at_once(leaf: Array) -> Split:
+        none: Any = np.zeros((), leaf.dtype)
+        # Zeros of which JAX does not know that they have no derivative, which its rule for sums asks for.
+        rest = jnp.where(False, leaf, none)
+        summed = lax.reduce(Split(leaf, rest), Split(none, none), lambda a, b: _plus(a, b), (0,))
+        return Split(*summed)
 
     def of_leaf(leaf: Array) -> Split:
         if not len(leaf):
             return zeros(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
         # What a CPU does in its cache is one program after the other elsewhere.
-        return lax.platform_dependent(leaf, cpu=one_by_one, default=in_pairs)
+        return lax.platform_dependent(leaf, cpu=one_by_one, default=at_once)
 
     return jax.tree.map(of_leaf, terms)
 

@@ -176,6 +176,45 @@ def test_a_long_sum_keeps_its_rest_small_enough():
         assert abs(found.low[at]) <= 2.0**-24 * abs(found.high[at])
 
 
+@pytest.mark.parametrize("shape", [(1,), (1000,), (1000, 2)])
+@pytest.mark.parametrize("platform", ["cpu", "default"])
+def test_sums_over_rows_lose_no_more_than_is_proven(platform, shape, monkeypatch):
+    """4u² of both sums in each addition, in whatever order: at most 2u²n of the sum of all magnitudes."""
+
+    def chosen(*given, **branches):
+        return branches[platform](*given)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", chosen)
+    rng = np.random.default_rng(7)
+    rows = (rng.normal(size=shape) * 2.0 ** rng.integers(0, 24, shape)).astype(np.float32)
+    rows[shape[0] // 2 :] -= rows[
+        : shape[0] - shape[0] // 2
+    ]  # what is left is far below what is lost
+    many = jnp.stack([rows, -2 * rows])
+    for found in (jax.jit(jax.vmap(_compensated.over_rows))(many), jax.jit(_sums_of_each)(many)):
+        for i, some in enumerate(many):
+            for at in np.ndindex(shape[1:]):
+                terms = [Fraction(float(x)) for x in np.asarray(some)[(slice(None), *at)]]
+                lost = abs(_exact(found, (i, *at)) - sum(terms))
+                assert lost <= Fraction(2 * len(terms), 2**48) * sum(map(abs, terms))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "default"])
+def test_the_derivative_of_a_sum_over_rows_is_that_of_the_sum(platform, monkeypatch):
+    monkeypatch.setattr(
+        jax.lax, "platform_dependent", lambda *given, **branches: branches[platform](*given)
+    )
+    weights, rows = jnp.arange(3.0), jnp.arange(15.0).reshape(5, 3)
+    slope = jax.jit(jax.grad(lambda x: weights @ _compensated.rounded(_compensated.over_rows(x))))
+    np.testing.assert_array_equal(slope(rows), jnp.broadcast_to(weights, (5, 3)))
+
+
+def _sums_of_each(many):
+    return jax.tree.map(
+        lambda *parts: jnp.stack(parts), *(_compensated.over_rows(rows) for rows in many)
+    )
+
+
 def test_noise_meets_the_exact_sum_and_not_a_rounded_one():
     """At 2^24 floats are even: a rest of 0.75 is lost unless the noise is added to it first."""
     key, whole = jax.random.key(3), jnp.full(1000, 2.0**24)

@@ -13,6 +13,8 @@ FAULTS = (
     Fault("sums: half of the error is dropped", _SUMS, "return total, (a - (total - of_b)) + (b - of_b)", "return total, b - of_b", _TESTS),
     Fault("sums: the rest is never moved up", _SUMS, "return Split(*_two_sum(high, low + (a.low + b.low)))", "return Split(high, low + (a.low + b.low))", _TESTS),
     Fault("sums: what was lost before is forgotten", _SUMS, "return Split(*_two_sum(high, low + (a.low + b.low)))", "return Split(*_two_sum(high, low))", _TESTS),
+    Fault("sums: off a CPU rests are added alone", _SUMS, "lambda a, b: _plus(a, b), (0,)", "lambda a, b: Split(a.high + b.high, a.low + b.low), (0,)", _TESTS),
+    Fault("sums: off a CPU the rest is dropped", _SUMS, "return Split(*summed)", "return Split(summed[0], 0 * summed[1])", _TESTS),
     Fault("sums: no room", _SUMS, "    return left\n", "    return 1.0 + 0 * left\n", _TESTS),
     Fault("sums: a product adds up all users", _SUMS, "    if count <= group:\n        total = product(*arrays)", "    if count:\n        total = product(*arrays)", _TESTS),
     Fault("sums: integers are rounded away from zero", _SUMS, "second = jnp.trunc((scaled - first) * 2.0**bits)", "second = jnp.ceil((scaled - first) * 2.0**bits)", _TESTS),

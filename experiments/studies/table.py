@@ -20,6 +20,7 @@ from experiments.studies.private_nonsmooth import PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
 from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.robust_regression import RobustRegression
 from experiments.studies.sampling_queries import SamplingQueries
 from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
@@ -61,6 +62,7 @@ _ALL: tuple[type[Experiment], ...] = (
     ElementExtras,
     DigitsNetwork,
     MovieLensFactors,
+    RobustRegression,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

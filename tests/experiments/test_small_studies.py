@@ -1,16 +1,18 @@
 """Studies that have nothing to test but what they show, at small sizes; one method by its definition."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.studies import monteiro_svaiter
+from experiments.studies import monteiro_svaiter, robust_regression
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.private_nonsmooth import BALL, DP_SGD, PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.resque_drift import ResqueDrift
+from experiments.studies.robust_regression import RobustRegression
 from tests.experiments.finished import reported
 
 pytestmark = pytest.mark.slow
@@ -127,3 +129,21 @@ def _adaptive(rows, steps):
         v = v - gamma * a * gradient(tilde)
         weight, guess = new, guess / 2 if lam <= guess else 2 * guess
     return x, weight
+
+
+def test_robust_regression_beats_the_start_and_is_measured_as_by_hand(tmp_path):
+    small = RobustRegression(
+        tables=("wages",), solvers=("SpiderBoost", "noisy descent"), outliers=(0.2,), epsilons=(1.0,),
+        seeds=1, most_steps=20,
+    )  # fmt: skip
+    table = reported(small, tmp_path, "robust_regression").set_index("solver")
+    rows = robust_regression.rows("wages", 0.2)
+    start = robust_regression.measured(rows, (rows.data(), rows.test), jnp.zeros(rows.dim))
+    weighted = -rows.labels * np.exp(-0.5 * rows.labels**2) / rows.columns.shape[1] ** 0.5
+    by_hand = np.bincount(
+        rows.columns.ravel(), np.repeat(weighted, rows.columns.shape[1]), rows.dim
+    )
+    assert float(start["gradient"]) == pytest.approx(
+        np.linalg.norm(by_hand) / len(weighted), rel=1e-4
+    )
+    assert (table["gradient"] < 0.9 * float(start["gradient"])).all()

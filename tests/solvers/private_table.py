@@ -55,6 +55,7 @@ from dpsco_jax.solvers.nonconvex import (
     certify,
     gibbs,
     net_exponential_mechanism,
+    noisy_descent,
     select_sosp,
     spider,
 )
@@ -280,6 +281,7 @@ ROWS: tuple[Row, ...] = (
     _row("sgd, poisson replaced", sgd, 8, num_steps=3, sampling="poisson", relation=REPLACE_ONE, **SAMPLED),
     _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **SAMPLED),
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
+    _row("noisy_descent", noisy_descent, 8, initial_gap=1.0, most_steps=3),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     _row("spider, periodic", spider, 8, num_steps=3, period=2, initial_gap=1.0, share=0.4),
     _row("element_sgd, poisson", ELEMENT_SGD, 8, num_steps=3, batch_size=2),
@@ -448,7 +450,7 @@ LATER = {
     *("element_sgd, fixed", "momentum_sgd, full", "staged_ac_sa, full", "private_ac_sa, full"),
     *("winsorized_erm, clipped", "winsorized_erm, refined", "multipass_sgd, clipped"),
     *("accelerated_sgd, tested", "value_queries, on a ball", "whitened_sgd, matrix"),
-    "momentum_sgd, poisson",
+    *("momentum_sgd, poisson", "noisy_descent"),
 }  # fmt: skip
 """Rows of solvers that have another, and whose releases are those of other rows: for ``make test-slow``.
 

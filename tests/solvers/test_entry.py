@@ -33,7 +33,7 @@ NO_DISTANCE = {
     *("exponential_mechanism", "net_exponential_mechanism", "gibbs"),
     *("certify", "select_sosp"),
     "element_level.federated",
-    *("spider", "whitened_sgd"),
+    *("noisy_descent", "spider", "whitened_sgd"),
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 

@@ -4,8 +4,16 @@ from dpsco_jax.solvers.nonconvex import (
     certify,
     gibbs,
     net_exponential_mechanism,
+    noisy_descent,
     select_sosp,
     spider,
 )
 
-__all__ = ["certify", "gibbs", "net_exponential_mechanism", "select_sosp", "spider"]
+__all__ = [
+    "certify",
+    "gibbs",
+    "net_exponential_mechanism",
+    "noisy_descent",
+    "select_sosp",
+    "spider",
+]

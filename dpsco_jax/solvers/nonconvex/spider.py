@@ -3,7 +3,7 @@
 What it computes: x_{t+1} = x_t - η·v_t, where v_t is a private estimate of ∇F(x_t): begun anew in every q-th
 step from the gradients of all users, and kept up in between by the mean of their clipped differences
 ∇f_u(x_t) - ∇f_u(x_{t-1}), whose sensitivity, and so noise, is in proportion to the length of the step. One of
-the points x_0, ..., x_{T-1} is reported, all equally likely.
+the points x_0, ..., x_{T-1} is reported, all equally likely, or the last, of which nothing is proven.
 
 Source: thesis, Algorithm 17, for first-order stationary points (Fang et al. 2018; Wang et al. 2019). A period
 that is fixed beforehand, and the analysis in expectation, are ours: docs/theory/nonconvex.md.
@@ -36,7 +36,6 @@ Example:
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -46,32 +45,13 @@ from dpsco_jax._argument_kinds import Count, Positive
 from dpsco_jax._numerics import float32_above
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.nonconvex import noisy_descent
 from dpsco_jax.solvers.nonconvex._spider_mean import Spider, SpiderReleases
-from dpsco_jax.solvers.plans import Remarks
+from dpsco_jax.solvers.nonconvex.noisy_descent import Schedule
 
-__all__ = ["Schedule", "descent_schedule", "grid", "plan", "schedule", "solve"]
-
-
-class Schedule(NamedTuple):
-    """The numbers of a run, and what they prove.
-
-    Attributes:
-        num_steps: T.
-        period: q.
-        step_size: η.
-        gradient_share: μ_1² of a release of gradients, of the μ² of the whole run.
-        difference_share: μ_2² of a release of differences.
-        bound: proven bound on (E‖∇F(x)‖²)^½ at the reported point.
-    """
-
-    num_steps: int
-    period: int
-    step_size: float
-    gradient_share: float
-    difference_share: float
-    bound: float
+__all__ = ["plan", "schedule", "solve"]
 
 
 @_plan_base.remembers(least_users=2)
@@ -85,6 +65,7 @@ def plan(
     period: Count | None = None,
     gradient_clip: Positive | None = None,
     difference_clip: Positive | None = None,
+    reported: noisy_descent.Reported = "random",
     chunk_size: Count = 64,
     accountant: _planning.Accountant = "pld",
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
@@ -100,6 +81,7 @@ def plan(
         period: q, at most T; the best if left out.
         gradient_clip: G; the objective's Lipschitz constant if left out.
         difference_clip: M; the objective's smoothness constant if left out.
+        reported: ``"random"``, one of the points before a step, or the ``"last"`` point.
         chunk_size: users whose gradients are held at once.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         relation: of neighbours: REPLACE_ONE, or REPLACE_SPECIAL, where a user is replaced by nobody.
@@ -108,28 +90,23 @@ def plan(
         ValueError: an argument is out of range, or the loss is not smooth and no ``difference_clip`` given.
     """
     users, dim = problem.num_users, problem.dim
-    initial_gap = _checks.require_real(
-        "initial_gap", problem.objective.loss_range if initial_gap is None else initial_gap, 0
-    )
+    gap = noisy_descent.gap_of(problem, initial_gap)
     replaced = NeighboringRelation.REPLACE_ONE
     special = NeighboringRelation.REPLACE_SPECIAL
     good = relation in (replaced, special)
     _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
-    known = problem.objective.smoothness if difference_clip is None else difference_clip
-    wanted = "given where the loss has no smoothness constant"
-    smoothness = float(known or 0.0)
-    _checks.require(smoothness > 0, "difference_clip", known, wanted)
+    smoothness = noisy_descent.smoothness_of(problem, difference_clip, "difference_clip")
     lipschitz = problem.lipschitz if gradient_clip is None else gradient_clip
     joint = fixed_size(users, users, 1).noise_multiplier(budget.epsilon, budget.delta, accountant)
     per_norm = 2.0 if relation is replaced else 1.0
     sensitivities = per_norm * lipschitz / users, per_norm * smoothness / users
-    steps = grid(most_steps, 200) if num_steps is None else [num_steps]
+    steps = noisy_descent.grid(most_steps, 200) if num_steps is None else [num_steps]
     if period is not None:
         _checks.require_integer("period", period, 1, max(steps))
     curvature = (
         smoothness + problem.objective.ridge
     )  # of loss and ridge; differences are of the loss
-    found = schedule(initial_gap, curvature, sensitivities, dim, joint**-2, steps, period)
+    found = schedule(gap, curvature, sensitivities, dim, joint**-2, steps, period)
     refreshes = -(-found.num_steps // found.period)
     releases = SpiderReleases(
         population_size=users,
@@ -143,29 +120,22 @@ def plan(
         neighbours=relation,
     )
     mean = Spider(chunk_size, "periodic", releases, lipschitz, smoothness, float(found.period))
-    lengths = np.full(found.num_steps, found.step_size)
-    shares = np.full(found.num_steps, 1 / found.num_steps)
-    proven = math.isinf(problem.diameter)
-    least = descent_schedule(
-        initial_gap, curvature, sensitivities[0], dim, joint**-2, max(steps)
-    ).bound
+    proven = math.isinf(problem.diameter) and reported == "random"
+    alone = noisy_descent.schedule(gap, curvature, sensitivities[0], dim, joint**-2, max(steps))
     return FirstOrder(
         title="private SpiderBoost",
         dim=dim,
         mean=mean,
-        method=methods.ScheduledSgd(lengths, shares, "random"),
+        method=noisy_descent.steps(found, reported),
         pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
         excess_bound=math.inf,
         details={
             "gradient_norm_bound": found.bound if proven else math.inf,
-            "noisy_descent_proves": least if proven else math.inf,
+            "noisy_descent_proves": alone.bound if proven else math.inf,
         },
-        remarks=Remarks((("reported", "one of the points, all equally likely"),)),
-        premises=Remarks(
-            ("the loss is smooth on the whole space, and F(start) - inf F ≤ initial_gap",)
-        ),
+        premises=noisy_descent.PREMISES,
         promised_relation=replaced if relation is replaced else None,
     )
 
@@ -198,7 +168,9 @@ def schedule(
     )  # where nothing is proven, since the noise is too much for any step
     best = Schedule(longest, period or longest, 1 / smoothness, evenly, evenly, math.inf)
     for number in steps:
-        periods = np.array(grid(number, 60) if period is None else [min(period, number)])[:, None]
+        periods = np.array(
+            noisy_descent.grid(number, 60) if period is None else [min(period, number)]
+        )[:, None]
         noise = dim * (sensitivities[1] / smoothness) ** 2 * (periods - 1)
         differences = np.maximum(noise * u**2 / (1 - u), _LEAST_SHARE * budget / number)
         refreshes = -(-number // periods)
@@ -215,39 +187,5 @@ def schedule(
     return best
 
 
-def descent_schedule(
-    initial_gap: float,
-    smoothness: float,
-    sensitivity: float,
-    dim: int,
-    budget: float,
-    most_steps: int,
-) -> Schedule:
-    """Noisy gradient descent with its best number and length of steps: what SpiderBoost is compared with.
-
-    Of T steps η = u/M: E‖∇F‖² ≤ (2BM/(uT) + u·d·σ²)/(2 - u), σ² the noise on a coordinate. Every step begins
-    anew: the period is one.
-
-    Args:
-        initial_gap: B.
-        smoothness: M.
-        sensitivity: of the mean of gradients.
-        dim: d.
-        budget: μ² of the whole run.
-        most_steps: the largest T.
-    """
-    u, steps = np.linspace(0.01, 1.0, 100), np.array(grid(most_steps, 1000))[:, None]
-    variance = dim * sensitivity**2 * steps / budget
-    squared = (2 * initial_gap * smoothness / (u * steps) + u * variance) / (2 - u)
-    row, column = np.unravel_index(np.argmin(squared), squared.shape)
-    number, length = int(steps[row, 0]), float(u[column]) / smoothness
-    return Schedule(number, 1, length, budget / number, 0.0, math.sqrt(squared[row, column]))
-
-
 # A period of one step releases no difference; its noise is finite all the same.
 _LEAST_SHARE = 1e-6
-
-
-def grid(most: int, points: int) -> list[int]:
-    """Integers from 1 to ``most``, in ratio."""
-    return sorted({int(x) for x in np.geomspace(1, most, points).round()} | {1, most})

@@ -1,4 +1,4 @@
-"""Maxima of linear functions with a certified optimum: non-smooth instances to count queries on.
+"""Maxima of linear functions with a certified optimum, to count queries on; and selection as a loss.
 
 What it computes: f(x) = max_i (<a_i, x> + b_i), with a subgradient for a whole batch of points at once, a
 start (the origin), a distance R to a minimizer and the least value over the ball B(R).
@@ -7,10 +7,14 @@ start (the origin), a distance R to a minimizer and the least value over the bal
   random signs: from the origin each subgradient shows one v_i. With γ > 0 it is a chain: a batch of queries
   near a point shows the first directions only that this point has not yet moved along, because all others are
   lower by γ and a random direction does not see them. This is what makes parallel queries hard.
+- ``selection``: bumps of slope 1 around k points of a packing, a user's bump i is there unless coin i shows
+  one. The population's risk at the centre of a bump is that of choosing its coin, so whoever minimizes losses
+  that are not convex selects among k = 2^Θ(d) coins: risk Ω(√(log(k)/n)), private or not.
 - ``regression_instances`` has means over rows.
 
 Source: Nemirovski and Yudin 1983; Nemirovski 1994 (parallel complexity); Bubeck, Jiang, Lee, Li and
-Sidford 2019, Complexity of highly parallel non-smooth convex optimization (chains of this kind).
+Sidford 2019, Complexity of highly parallel non-smooth convex optimization (chains of this kind). T, Theorems
+6.4.9 to 6.4.11 (selection).
 
 Formal guarantee: f ≥ optimum - gap on B(R), and the minimizer attains the optimum. Proof of the gap: any
 weights p in the simplex give f(x) ≥ <Aᵀp, x> + <p, b> ≥ <p, b> - R‖Aᵀp‖ on B(R). The weights are those of
@@ -39,9 +43,15 @@ from dpsco_jax._checks import (
     require_nonnegative,
     require_number,
     require_positive,
+    require_real,
 )
+from dpsco_jax.geometry.domains import ball
+from dpsco_jax.problems import _proofs
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
 
 _NODES = 65  # of the quadrature: spacing below 0.31ρ
+_TRIES, _DRAWN = 50, 200  # how often, and how many points are tried for a packing
 
 
 class Instance(NamedTuple):
@@ -103,6 +113,102 @@ def orthogonal_maximum(
     minimizer = -(rows.astype(np.float64).T @ moved)
     minimizer *= distance / np.linalg.norm(minimizer)
     return _maximum(rows, offsets, minimizer, moved / moved.sum(), distance, orthonormal=True)
+
+
+class Selection(NamedTuple):
+    """Coins of unknown chances as one loss on the unit ball.
+
+    Attributes:
+        objective: the loss of a user's coins, ``[k]``: -Σ (1 - z_i)·(r - ‖x - p_i‖)₊, 1-Lipschitz, neither
+            convex nor smooth.
+        points: p_i, ``[k, dim]``, at least 2r apart.
+        chances: q_i, the chance of a one, ``[k]``.
+        radius: r.
+        draw: ``draw(key, num_users) -> UserData``, independent users of one item.
+        excess: ``excess(params) -> []``, the population's risk above its minimum r·(min q - 1): at p_i it is
+            r·(q_i - min q).
+    """
+
+    objective: Objective
+    points: Float[np.ndarray, "coins dim"]
+    chances: Float[np.ndarray, "coins"]
+    radius: float
+    draw: Callable[[Any, int], UserData]
+    excess: Callable[[Any], Any]
+
+
+def selection(
+    key: Key[Array, ""], dim: int, chances: Float[np.ndarray, "coins"], radius: float = 0.25
+) -> Selection:
+    """A selection problem as a loss that is not convex.
+
+    Args:
+        key: of the packing.
+        dim: d.
+        chances: q_i in [0, 1], one for each of k ≥ 2 coins.
+        radius: r in (0, ½]; smaller ones leave room for more coins.
+
+    Raises:
+        ValueError: an argument is out of range, or so many points at a distance of 2r were not found.
+
+    Example:
+        >>> made = selection(jax.random.key(0), 2, np.array([0.5, 0.3, 0.5]))
+        >>> float(made.excess(made.points[1])), round(float(made.excess(made.points[0])), 3)
+        (0.0, 0.05)
+    """
+    require_key(key)
+    require_count("dim", dim)
+    require_real("radius", radius, 0.0, 0.5 * (1 + 1e-12))
+    chances = np.asarray(chances, np.float64)
+    require(chances.ndim == 1 and len(chances) >= 2, "chances", chances.shape, "[k], k >= 2")
+    require(np.all((chances >= 0) & (chances <= 1)), "chances", chances, "in [0, 1]")
+    points = _packing(key, dim, len(chances), radius)
+
+    def height(params: Any) -> Any:
+        squares = jnp.sum((params - points.astype(params.dtype)) ** 2, axis=1)
+        # A root whose derivative at the centre is zero.
+        return jnp.maximum(radius - jnp.sqrt(jnp.maximum(squares, 1e-30)), 0.0)
+
+    def loss(params: Float[Array, "dim"], coins: Any) -> Any:
+        return -jnp.sum(jnp.where(coins, 0.0, height(params)))
+
+    def excess(params: Any) -> Any:
+        best = radius * (1.0 - np.min(chances))
+        return jnp.maximum(best - jnp.sum((1.0 - chances) * height(jnp.asarray(params))), 0.0)
+
+    def draw(key: Key[Array, ""], num_users: int) -> UserData:
+        uniform = jax.random.uniform(key, (num_users, 1, len(chances)))
+        return UserData(uniform < chances.astype(np.float32))
+
+    made = Objective(
+        loss=loss,
+        lipschitz=1.0,
+        smoothness=None,
+        domain=ball(1.0),
+        loss_strong_convexity=-math.inf,
+        loss_range=radius,
+    )
+    return Selection(_proofs.register(made), points, chances, radius, draw, excess)
+
+
+def _packing(key: Key[Array, ""], dim: int, count: int, radius: float) -> np.ndarray:
+    """Points of the unit ball at least 2r apart: random ones, each kept unless it is near one that is."""
+    rng = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
+    kept = np.empty((0, dim))
+    for _ in range(_TRIES):
+        # Towards the sphere, where there is most room.
+        new = rng.standard_normal((_DRAWN, dim))
+        new *= (
+            rng.uniform(0.0, 1.0, (_DRAWN, 1)) ** (1.0 / dim) / np.linalg.norm(new, axis=1)[:, None]
+        )
+        for point in new:
+            if np.all(np.linalg.norm(kept - point, axis=1) >= 2.0 * radius):
+                kept = np.append(kept, point[None], axis=0)
+                if len(kept) == count:
+                    return kept
+    raise ValueError(
+        f"chances must be of at most {len(kept)} coins in {dim} dimensions at radius = {radius}, got {count}"
+    )
 
 
 def _maximum(

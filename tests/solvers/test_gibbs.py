@@ -18,7 +18,7 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.nonconvex import _gibbs_numbers as numbers
 from dpsco_jax.solvers.nonconvex import gibbs
-from dpsco_jax.solvers.sampling import _cells
+from dpsco_jax.solvers.sampling import _cells, chain_lengths, log_sobolev
 from dpsco_jax.solvers.user_level import sgd
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -392,6 +392,17 @@ def test_a_chain_has_the_law_and_its_plan_what_it_costs():
     assert (found.epsilon, found.delta) == (spent, 1e-2)
     assert float(plan.failure) == pytest.approx((1 + math.exp(spent)) * plan.variation, rel=1e-6)
     assert 4e-3 < float(plan.failure) <= 0.8e-2
+    # As long as the log-Sobolev constant asks for: for convex losses fewer steps would do.
+    v, w = float(plan.steepness), float(plan.bend)
+    rate = max(w * math.exp(-2 * v), log_sobolev.lipschitz_perturbation(w, v)) / RADIUS**2
+    most = float(plan.failure) / (1 + math.exp(spent))
+    step = plan.chain.step_size
+    needed = log_sobolev.log_sobolev_steps(most, step, rate, RADIUS)
+    assert (
+        plan.chain.num_steps
+        > needed
+        > 1.4 * chain_lengths.mixing_steps(most, step, w / RADIUS**2, RADIUS)
+    )
     # No other numbers are covered, and no smaller δ.
     for name in ("inverse_temperature", "regularization", "radius"):
         edited = plan.replace(**{name: 1.001 * getattr(plan, name)})

@@ -99,4 +99,6 @@ FAULTS = (
     Fault("effects: losses are batched before they are looked at", "problems/users.py", '_effects.require_none_of("loss", of_item, params, item)', "del item, of_item", _OF_EFFECTS),
     Fault("effects: functions of users that are kept are not looked at", "oracles/chunks.py", "chunk_rows = _effects.checked(_NAME, chunk_rows)", "", _OF_EFFECTS),
     Fault("ghost: a loop that is stopped is differentiated", _WALK, 'if eqn.primitive.name == "stop_gradient" and kind == Kind.HELD:', 'if eqn.primitive.name == "stop" and kind == Kind.HELD:', _TESTS),
+    Fault("ghost: elsewhere than on a CPU half of every group counts twice", _ADDING, "made[:, 0] + made[:, 1] if halves == 2", "made[:, 0] + made[:, 0] if halves == 2", _OF_BOUNDS),
+    Fault("ghost: built gradients are of full precision whatever the loss asks", _BACKWARD, "asked if named else _terms.FULL)", "_terms.FULL)", _OF_BOUNDS),
 )  # fmt: skip

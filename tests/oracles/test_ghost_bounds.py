@@ -10,7 +10,7 @@ import pytest
 
 from dpsco_jax.geometry import domains
 from dpsco_jax.oracles import ghost, sampling
-from dpsco_jax.oracles.ghost import _adding, _leaves, _terms
+from dpsco_jax.oracles.ghost import _adding, _backward, _leaves, _terms
 from dpsco_jax.oracles.ghost._program import Program
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
@@ -112,7 +112,19 @@ def _moved(run, spread):
     return float(np.linalg.norm((sum(sums[0]) - sum(sums[1])).astype(float)))
 
 
-def test_one_example_moves_the_sum_by_what_it_is(drifting):
+@pytest.fixture(params=["cpu", "others"])
+def platform(request, monkeypatch):
+    """Sums as a CPU makes them, and as other chips do."""
+    if request.param == "others":
+        monkeypatch.setattr(jax.lax, "platform_dependent", _of_others)
+
+
+def _of_others(*given, cpu, default):
+    del cpu
+    return default(*given)
+
+
+def test_one_example_moves_the_sum_by_what_it_is(drifting, platform):
     """Where a sum in float32 moves by more than 2C."""
     number, spread = drifting
     ones, nothing = jnp.ones((number, 1)), jnp.zeros((1, 64))
@@ -147,6 +159,59 @@ def test_one_example_moves_the_sum_by_what_it_is(drifting):
         return (jax.lax.scan(lambda total, row: (total + row, None), jnp.zeros(64), x)[0],)
 
     assert _moved(jax.jit(plain), spread) > 2.01
+
+
+def _convolved(params, x):
+    layout = ("NCHW", "OIHW", "NCHW")
+    seen = jax.lax.conv_general_dilated(
+        x[None], params["kernel"], (2, 1), "SAME", dimension_numbers=layout
+    )
+    return jnp.sum(jnp.tanh(seen) * params["scale"])
+
+
+def test_gradients_of_kernels_are_added_up_alike_on_every_chip(platform):
+    """Of more examples than a product has; one that is not finite counts as nothing."""
+    rng = np.random.default_rng(5)
+    x = np.float32(rng.standard_normal((600, 2, 5, 4)))
+    x[300, 1, 2, 3] = np.nan
+    params = {
+        "kernel": jnp.asarray(np.float32(rng.standard_normal((3, 2, 2, 2)))),
+        "scale": jnp.ones((3, 3, 4)),
+    }
+    one = jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    ways = ghost.explain(_convolved, params, one).leaves
+    assert [leaf.way for leaf in ways] == ["products", "rows"]
+    assert f"of {4 * 12 * 8} bytes of patches" in ways[0].why
+    assert "patches" not in ways[1].why
+    found = jax.jit(lambda x: ghost.clipped_sum(_convolved, params, x, 1e3))(jnp.asarray(x))
+    there = np.delete(x, 300, axis=0)
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), (params, there))
+        rows = jax.jit(jax.vmap(jax.grad(_convolved), (None, 0)))(*wide)
+        rows = jax.tree.map(np.asarray, rows)
+    for name, gradients in rows.items():
+        np.testing.assert_allclose(found[name], np.sum(gradients, 0), atol=1e-3)
+    short = jax.jit(lambda x: ghost.clipped_sum(_convolved, params, x, 1e-2))(jnp.asarray(x))
+    flat = np.concatenate([gradients.reshape(len(there), -1) for gradients in rows.values()], 1)
+    lengths = np.linalg.norm(flat, axis=1)
+    for name, gradients in rows.items():
+        clipped = np.tensordot(1e-2 / lengths, gradients, 1)
+        np.testing.assert_allclose(short[name], clipped, atol=2e-2 * np.max(np.abs(clipped)))
+
+
+@pytest.mark.parametrize("precision", [None, jax.lax.Precision.HIGHEST])
+def test_gradients_that_are_built_are_as_precise_as_the_loss_asks(precision):
+    def loss(p, x):
+        return jnp.sum(jnp.tanh(jnp.dot(x, p, precision=precision)))
+
+    program = Program(loss, jnp.zeros((3, 2)), jnp.zeros((40, 3)))
+    (way,) = _leaves.ways(program)
+    assert way.name == "products"
+    terms = _terms.Terms(jnp.zeros((5, 1, 40, 3)), jnp.zeros((5, 1, 40, 2)))
+    made = jax.make_jaxpr(
+        lambda *given: _backward._products(program.uses[0].eqn, way.uses[0], _terms.Terms(*given))
+    )(*terms)
+    assert ("HIGHEST" in str(made)) == (precision is not None)
 
 
 def test_the_remainder_is_what_rounding_took():

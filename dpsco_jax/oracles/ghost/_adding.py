@@ -143,16 +143,19 @@ def over_examples(
     number = count // group
     strip = min(number, max(1, _MOST_NUMBERS // max(1, math.prod(shape.shape))))
 
-    def several(first: Any, strip: int) -> _compensated.Split:
-        rows = [lax.dynamic_slice_in_dim(x, first, strip * group) for x in arrays]
-        if strip == 1:
-            total = in_halves(*rows)
-            return _compensated.Split(total, jnp.zeros_like(total))
-        return _compensated.over_rows(
-            jax.vmap(in_halves)(*(x.reshape(strip, group, *x.shape[1:]) for x in rows))
-        )
+    def one(first: Any) -> _compensated.Split:
+        total = in_halves(*(lax.dynamic_slice_in_dim(x, first, group) for x in arrays))
+        return _compensated.Split(total, jnp.zeros_like(total))
 
-    def in_strips(strip: int) -> Callable[..., Any]:
+    def several(first: Any, strip: int) -> _compensated.Split:
+        # All halves by one product: to cut them out of the groups would be a copy of everything.
+        halves = min(group, 2)
+        rows = [lax.dynamic_slice_in_dim(x, first, strip * group) for x in arrays]
+        rows = [x.reshape(strip * halves, group // halves, *x.shape[1:]) for x in rows]
+        made = jax.vmap(product)(*rows).reshape(strip, halves, *shape.shape)
+        return _compensated.over_rows(made[:, 0] + made[:, 1] if halves == 2 else made[:, 0])
+
+    def in_strips(strip: int, several: Callable[..., _compensated.Split]) -> Callable[..., Any]:
         def trip(index: jax.Array, total: Any) -> Any:
             return _compensated.add(total, several(index * (strip * group), strip))
 
@@ -166,7 +169,9 @@ def over_examples(
         return whole
 
     # A CPU keeps the sum of one product after the other in its cache.
-    total = lax.platform_dependent(cpu=in_strips(1), default=in_strips(strip))
+    total = lax.platform_dependent(
+        cpu=in_strips(1, lambda first, _: one(first)), default=in_strips(strip, several)
+    )
     if count % group:
         total = _compensated.add(total, in_halves(*(x[number * group :] for x in arrays)))
     return total

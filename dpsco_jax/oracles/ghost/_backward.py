@@ -79,7 +79,7 @@ def _by_uses(program: Program, leaves: Sequence[jax.Array], examples: Any) -> Pa
             factors[leaf] = jax.lax.optimization_barrier(made)
         elif way.name == "products":
             rows[leaf] = sum(
-                _as_leaves(program, ruled, _terms.products(terms, ruled.sizes[2]))
+                _as_leaves(program, ruled, _products(program.uses[ruled.use].eqn, ruled, terms))
                 for ruled, terms in zip(way.uses, made, strict=True)
             )
     return _parts(program, leaves, examples, chosen, factors, rows)
@@ -236,6 +236,14 @@ def _stacks_first(array: jax.Array, stacked: tuple[bool, ...]) -> jax.Array:
     shared = [1 + i for i, s in enumerate(stacked) if not s]
     first = 1 + len(stacked)
     return jnp.transpose(array, (0, *own, first, *shared, *range(first + 1, array.ndim)))
+
+
+def _products(eqn: Any, ruled: Ruled, terms: Terms) -> jax.Array:
+    """The gradients of a use, by products as precise as those of the equation: so JAX would make them."""
+    asked = eqn.params.get("precision", _terms.FULL)
+    levels = asked if isinstance(asked, tuple) else (asked,)
+    named = all(x is None or isinstance(x, jax.lax.Precision) for x in levels)
+    return _terms.products(terms, ruled.sizes[2], asked if named else _terms.FULL)
 
 
 def _as_leaves(program: Program, ruled: Ruled, gradients: jax.Array) -> jax.Array:

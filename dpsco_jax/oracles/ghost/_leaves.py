@@ -87,14 +87,22 @@ def _way(program: Program, ruled: list[Ruled | str], mine: list[int]) -> Way:
     if swapped is None:
         return Way("rows", (), (), "its uses read it in different shapes")
     factors, whole = cost_of_factors(uses), cost_of_products(uses)
+    patches = 4 * sum(
+        math.prod(use.sizes[:3])
+        for use in uses
+        if program.uses[use.use].eqn.primitive.name == "conv_general_dilated"
+    )
+    of_patches = f", of {patches:,} bytes of patches" if patches else ""
     if longest_sum(uses) > MOST_TERMS:
-        return Way("products", uses, swapped, f"sums of {longest_sum(uses):,} terms round too much")
+        why = f"sums of {longest_sum(uses):,} terms round too much{of_patches}"
+        return Way("products", uses, swapped, why)
     if factors <= whole:
         merged = pays_to_merge(uses)
         how = "equal rows added up, " if merged else ""
-        why = f"{how}{factors:,} against {whole:,} products an example"
+        why = f"{how}{factors:,} against {whole:,} products an example{of_patches}"
         return Way("factors", uses, swapped, why, merged)
-    return Way("products", uses, swapped, f"{whole:,} against {factors:,} products an example")
+    why = f"{whole:,} against {factors:,} products an example{of_patches}"
+    return Way("products", uses, swapped, why)
 
 
 def longest_sum(uses: tuple[Ruled, ...]) -> int:

@@ -19,7 +19,7 @@ Cost: for T = 1, K + N products. Otherwise T²·(K + N), and T² numbers held fo
 T²·N, and ``_parts.norm_bound`` is for many of them.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -145,9 +145,9 @@ def weighted(right: jax.Array, weights: jax.Array) -> jax.Array:
     return jnp.where(factors > 0, right * factors, 0)
 
 
-def products(use: Terms, rows: int) -> jax.Array:
-    """The gradients themselves, ``[examples, S, K, N]``."""
+def products(use: Terms, rows: int, precision: Any = FULL) -> jax.Array:
+    """The gradients themselves, ``[examples, S, K, N]``; products of any precision, as they are measured."""
     if not use.looked_up:
-        return jnp.einsum("bstk,bstn->bskn", use.left, use.right, precision=FULL)
+        return jnp.einsum("bstk,bstn->bskn", use.left, use.right, precision=precision)
     one = jax.vmap(jax.vmap(lambda at, r: jnp.zeros((rows, r.shape[-1]), r.dtype).at[at].add(r)))
     return one(use.left, use.right)

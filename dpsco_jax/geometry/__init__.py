@@ -3,6 +3,7 @@
 from dpsco_jax.geometry import (
     block_norms,
     domains,
+    lasry_lions,
     log_laplace,
     lp,
     lp_balls,
@@ -23,6 +24,7 @@ __all__ = [
     "box",
     "domains",
     "l1_ball",
+    "lasry_lions",
     "log_laplace",
     "lp",
     "lp_ball",

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from dpsco_jax.geometry import lasry_lions
 from dpsco_jax.problems import fixtures
 from dpsco_jax.rates import nonconvex
 
@@ -52,3 +53,21 @@ def test_c7_6_the_printed_matrix_inequality_is_no_bound():
     small = 0.02
     both = 2 * stats.binom.sf(n * (1 + small) / 2 - 1e-9, n, 0.5)
     assert both > 0.9 * np.exp(-0.5 * (n * small) ** 2 / (n + n * small / 3))
+
+
+def test_c8_9_height_and_smoothness_of_lasry_lions():
+    grid, smoothing = np.arange(-300, 301) * 0.01, 0.2
+    with jax.enable_x64(True):
+        low, bowl = (
+            np.asarray(lasry_lions.lasry_lions(slope * np.abs(grid), 0.01, smoothing).values)
+            for slope in (-3.0, 3.0)
+        )
+    height = np.max(-3.0 * np.abs(grid) - low)
+    assert 3.0 * smoothing < 0.99 * 9.0 * smoothing < height <= 9.0 * smoothing + 1e-9
+    bend = np.max(np.abs(np.diff(bowl[200:-200], 2))) / 0.01**2
+    np.testing.assert_allclose(bend, 1.0 / smoothing, rtol=1e-6)  # and not 3/λ
+    users = [
+        nonconvex.goldstein_samples(m, 0.1, 0.5, 3.0, lipschitz=8.0)
+        for m in ("optimal smoothing", "optimal smoothing, printed")
+    ]
+    np.testing.assert_allclose(users[1] / users[0], 2.0, rtol=1e-12)

@@ -29,6 +29,17 @@ _ROWS = kinds.Kind("matrix [rows, dim]", ("nonsense", None, np.ones(3), np.array
 )
 
 GOOD: dict[str, dict[str, Any]] = {
+    **{
+        f"geometry.lasry_lions.{name}": {
+            "values": kinds.Kind(
+                "floats on a grid", (7, "1", None, np.zeros((2, 2, 2)), np.zeros(3, int))
+            )(np.linspace(-1.0, 1.0, 9, dtype=np.float32)),
+            "spacing": kinds.POSITIVE(0.25),
+            "smoothing": kinds.POSITIVE(0.5),
+            "weight": kinds.POSITIVE(0.5),
+        }
+        for name in ("grid_envelope", "lasry_lions")
+    },
     "geometry.block_norms.block_norms": _BLOCKS,
     "geometry.block_norms.clip_blocks": {
         **_BLOCKS,

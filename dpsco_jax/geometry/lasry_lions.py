@@ -23,6 +23,7 @@ Cost: a product of lengths for each axis: points times the points of the axis; m
 
 Example:
     >>> import jax.numpy as jnp
+    >>> from dpsco_jax.geometry.lasry_lions import lasry_lions
     >>> grid = jnp.linspace(-2.0, 2.0, 401)
     >>> found = lasry_lions(jnp.abs(grid), spacing=0.01, smoothing=0.5)
     >>> [round(float(found.values[place]), 3) for place in (200, 230, 300)]  # Huber's function
@@ -88,12 +89,12 @@ def lasry_lions(
     negative, places = _lowest(-inner, spacing, smoothing)
     own = jnp.stack(jnp.meshgrid(*map(jnp.arange, values.shape), indexing="ij"), axis=-1)
     moves = spacing * (places - own).astype(values.dtype)
-    return Smoothed(-negative, moves / smoothing)
+    return Smoothed(-negative, jnp.asarray(moves / smoothing))
 
 
 def _lowest(values: Array, spacing: ArrayLike, weight: ArrayLike) -> tuple[Array, Array]:
     """The envelope, and for every place the one at which it is attained, ``[*grid, axes]``."""
-    places = []
+    places: list[Array] = []
     for axis in range(values.ndim):
         values, found = _along(axis, values, spacing, weight)
         # Of the axes before, the place is that of the line on which the lowest was found.

@@ -14,8 +14,9 @@ Formal guarantee: none.
 Cost: none; float64 on the host. Arrays broadcast.
 
 Example:
-    >>> stationarity("spider, empirical", num_users=10**6, dim=100)
-    0.00046415888336127795
+    >>> from dpsco_jax.rates.nonconvex import stationarity
+    >>> print(f"{stationarity('spider, empirical', num_users=10**6, dim=100):.3e}")
+    4.642e-04
 """
 
 from collections.abc import Mapping

@@ -23,6 +23,7 @@ own. If ‖∇F̂‖ ≤ α and λ_min ≥ -√(ρα), then ‖∇F‖ ≤ α + 
 Cost: none; float64 on the host.
 
 Example:
+    >>> from dpsco_jax.rates.uniform_convergence import erm_sosp_to_population
     >>> found = erm_sosp_to_population(10**6, dim=10, diameter=2.0, lipschitz=1.0, smoothness=1.0,
     ...     hessian_lipschitz=1.0, stationarity=0.01)
     >>> round(found.gradient, 4), round(found.hessian, 4), round(found.stationarity, 4)

@@ -31,7 +31,9 @@ FILES = sorted(
 FILES += [
     *("dpsco_jax.solvers.first_order", "dpsco_jax.solvers.out_of_core"),
     *("dpsco_jax.problems.stored", "dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed"),
-    "dpsco_jax.geometry.subspaces",
+    *("dpsco_jax.geometry.lasry_lions", "dpsco_jax.geometry.subspaces"),
+    *("dpsco_jax.problems.fixtures", "dpsco_jax.problems.nonconvex_losses"),
+    *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.uniform_convergence"),
     "dpsco_jax.transforms.project_subspace",
 ]
 
@@ -44,6 +46,8 @@ SHORT = {
     *("sampling.log_sobolev", "sampling.zeroth_order", "user_level.item_sampled_sgd"),
     *("user_level.sampling_choice", "user_level.sgd", "dpsco_jax.problems.stored"),
     *("dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed", "dpsco_jax.geometry.subspaces"),
+    *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.uniform_convergence"),
+    "dpsco_jax.problems.nonconvex_losses",
 }
 
 

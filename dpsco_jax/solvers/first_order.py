@@ -350,7 +350,7 @@ def run(
     _checks.require_instance("mean", mean, Mean)
     _checks.require_instance("method", method, Method)
     _checks.require_choice("on_halt", on_halt, _ON_HALT)
-    if getattr(method, "reported", "") == "random":
+    if getattr(method, "draws", False):
         key, draw_key = jax.random.split(key)
         method = method.drawn(draw_key, num_steps)  # type: ignore[attr-defined]
     oracle_key, noise_key = jax.random.split(key)
@@ -416,7 +416,7 @@ class _Lowered:
 
 def _lowered(plan: FirstOrder) -> _Lowered | None:
     block = plan.mean.block() if hasattr(plan.mean, "block") else None
-    if block is None or getattr(plan.method, "reported", "") == "random":
+    if block is None or getattr(plan.method, "draws", False):
         return None
     mean, method = plan.mean.lowered(), plan.method
     method = method.lowered() if hasattr(method, "lowered") else method

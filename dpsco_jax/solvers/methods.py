@@ -8,10 +8,12 @@ chain that takes the gradient of the whole objective, and the point to report (`
 - ``Momentum``: heavy-ball steps, constant or falling to nothing; the last point;
 - ``AcSa``: accelerated stochastic approximation, restarted or not; its aggregate;
 - ``StagedAcSa``: the same for convex losses, in stages;
+- ``ShortestGradient``: steps of one length; the point of the shortest gradient;
+- ``Perturbed``: steps of one length, and a random push where the gradient is small; the last point;
 - ``Optax``: any optax transformation.
 
 A method of your own is a class with the same function ``on``; make it a pytree, and its numbers may be
-traced.
+traced. One with ``draws`` true is first asked for ``drawn(key, num_steps)``, with a key of its own.
 
 Source: thesis, Algorithm 1 (META).
 
@@ -48,9 +50,11 @@ __all__ = [
     "Method",
     "Momentum",
     "Optax",
+    "Perturbed",
     "PowerSteps",
     "ProjectedSgd",
     "ScheduledSgd",
+    "ShortestGradient",
     "StagedAcSa",
 ]
 
@@ -127,6 +131,11 @@ class ScheduledSgd:
     step_sizes: Number = padded()
     shares: Number = padded()
     reported: str = static(default="average", choices=("average", "random"))
+
+    @property
+    def draws(self) -> bool:
+        """Whether a key says which point is reported."""
+        return self.reported == "random"
 
     def drawn(self, key: jax.Array, num_steps: int) -> "ScheduledSgd":
         """The method that reports the point which the key draws."""
@@ -282,6 +291,62 @@ class StagedAcSa:
 
 
 @pytree
+class ShortestGradient:
+    """Steps of one length against the gradient, projected; the point of the shortest gradient is reported.
+
+    Attributes:
+        step_size: η.
+    """
+
+    step_size: Number
+
+    def on(self, domain: Domain, num_steps: Any) -> Chain:
+        """The chain; ``ValueError`` if the step size is no real number."""
+        del num_steps
+        moves = _steps_of(self.step_size, domain)
+        return Chain(optax.chain(transforms.smallest(), *moves), transforms.smallest_eval_params)
+
+
+@pytree
+class Perturbed:
+    """Steps of one length against the gradient, which is pushed at random where it is small; the last point.
+
+    Attributes:
+        step_size: η.
+        threshold: of the gradient's norm.
+        stddev: of the push on each coordinate of the gradient.
+        wait: steps from a push to the next, at least.
+        key: of the pushes; of each run its own.
+    """
+
+    draws = True
+
+    step_size: Number
+    threshold: Number
+    stddev: Number
+    wait: Number
+    key: jax.Array | None = None
+
+    def drawn(self, key: jax.Array, num_steps: int) -> "Perturbed":
+        """The method whose pushes the key draws."""
+        del num_steps
+        return dataclasses.replace(self, key=key)
+
+    def on(self, domain: Domain, num_steps: Any) -> Chain:
+        """The chain; ``ValueError`` if a number is out of its range, or no key is drawn."""
+        del num_steps
+        _checks.require(self.key is not None, "method.key", self.key, "drawn for the run")
+        push = transforms.perturb_when_small(
+            self.key,  # type: ignore[arg-type]
+            self.threshold,
+            self.stddev,
+            self.wait,
+        )
+        steps = optax.chain(push, *_steps_of(self.step_size, domain))
+        return Chain(steps, lambda opt_state, params: params)
+
+
+@pytree
 class Optax:
     """Any optax transformation, projected onto the domain; an average of the points is reported.
 
@@ -300,6 +365,12 @@ class Optax:
         kind = optax.GradientTransformation
         _checks.require_instance("transformation", self.transformation, kind)
         return _averaged([self.transformation], self.averaging, domain)
+
+
+def _steps_of(step_size: Any, domain: Domain) -> list[optax.GradientTransformation]:
+    _checks.require_number("step_size", step_size, "a real number")
+    _checks.require_instance("domain", domain, Domain)
+    return [optax.scale(-step_size), transforms.project(domain)]
 
 
 def _averaged(moves: list[optax.GradientTransformation], averaging: str, domain: Domain) -> Chain:

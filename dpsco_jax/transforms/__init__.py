@@ -26,11 +26,13 @@ from dpsco_jax.transforms.outlier_removed_mean import (
     halted,
     outlier_removed_mean,
 )
+from dpsco_jax.transforms.perturb_when_small import PerturbState, perturb_when_small
 from dpsco_jax.transforms.private_chain import PrivateChainState, private_chain
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.project_subspace import project_subspace, projected_certificate
 from dpsco_jax.transforms.restart import RestartState, restart_every, restart_stages
+from dpsco_jax.transforms.smallest import SmallestState, smallest, smallest_eval_params
 from dpsco_jax.transforms.spider import SpiderState, next_step, spider
 from dpsco_jax.transforms.until_halted import UntilHaltedState, until_halted
 from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized_mean
@@ -44,9 +46,11 @@ __all__ = [
     "HaltState",
     "O2ncState",
     "OutlierRemovedState",
+    "PerturbState",
     "PrivateChainState",
     "PrivatizeState",
     "RestartState",
+    "SmallestState",
     "SpiderState",
     "UntilHaltedState",
     "WinsorizedMeanState",
@@ -65,6 +69,7 @@ __all__ = [
     "o2nc",
     "o2nc_eval_params",
     "outlier_removed_mean",
+    "perturb_when_small",
     "private_chain",
     "privatize",
     "project",
@@ -72,6 +77,8 @@ __all__ = [
     "projected_certificate",
     "restart_every",
     "restart_stages",
+    "smallest",
+    "smallest_eval_params",
     "spider",
     "stable_centre_rate",
     "summed_contributions",

@@ -86,7 +86,7 @@ def next_step(
     params: Any,
     refresh: str,
     every: jax.typing.ArrayLike,
-    most: tuple[int, int],
+    most: tuple[int, int, int],
 ) -> Step:
     """What is public of the step at ``params``; a function of what was released.
 
@@ -95,7 +95,7 @@ def next_step(
         params: x_t.
         refresh: ``"periodic"``, every so many steps, or ``"drift"``, once the drift is at least so much.
         every: of the one or the other.
-        most: how often the estimate may begin anew, and how often it may be kept up.
+        most: how often the estimate may begin anew, how often it may be kept up, and both together.
     """
     moved = jax.tree.map(lambda x, y: x - y, params, state.previous)
     distance = global_norm(moved).astype(float)
@@ -104,7 +104,8 @@ def next_step(
     due = state.made % every == 0 if refresh == "periodic" else first | (drift >= every)
     kept_up = state.made - state.refreshes
     spent = jnp.where(due, state.refreshes >= most[0], kept_up >= most[1])
-    return Step(due, distance, jnp.where(due, 0.0, drift), state.last.halted | spent)
+    halted = state.last.halted | spent | (state.made >= most[2])
+    return Step(due, distance, jnp.where(due, 0.0, drift), halted)
 
 
 def spider(

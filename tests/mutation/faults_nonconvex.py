@@ -5,6 +5,7 @@ from tests.mutation import Fault
 _TWO_POINT = ("tests/oracles/test_two_point.py",)
 _O2NC = ("tests/transforms/test_o2nc.py",)
 _TREE = ("tests/mechanisms/test_tree.py",)
+_PUSH = ("tests/transforms/test_perturb_when_small.py",)
 
 FAULTS = (
     Fault("tree: no root", "mechanisms/tree.py", "return self.num_steps.bit_length()", "return max(1, (self.num_steps - 1).bit_length())", _TREE),
@@ -26,4 +27,8 @@ FAULTS = (
     Fault("o2nc: the new point for the old in a query", "transforms/o2nc.py", "x + (share * d).astype(x.dtype), state.point, move)", "x + d + (share * d).astype(x.dtype), state.point, move)", _O2NC),
     Fault("o2nc: one share for all steps", "transforms/o2nc.py", "return moves, O2ncState(next_key,", "return moves, O2ncState(state.key,", _O2NC),
     Fault("o2nc: the last block is reported", "transforms/o2nc.py", "block = jax.random.randint(block_key, (), 0, blocks)", "block = jnp.asarray(blocks - 1, jnp.int32)", _O2NC),
+    Fault("smallest: the point after the step", "transforms/smallest.py", "jnp.where(better, new.astype(old.dtype), old), params, state.point", "jnp.where(better, old, new.astype(old.dtype)), params, state.point", _PUSH),
+    Fault("pushes: as often as one likes", "transforms/perturb_when_small.py", "(global_norm(updates) <= threshold) & (state.frozen <= 0)", "(global_norm(updates) <= threshold)", _PUSH),
+    Fault("pushes: all alike", "transforms/perturb_when_small.py", "jax.random.fold_in(key, state.made)", "jax.random.fold_in(key, 0)", _PUSH),
+    Fault("pushes: one too late", "transforms/perturb_when_small.py", ".astype(jnp.int32) - 1", ".astype(jnp.int32)", _PUSH),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from tests.mutation import Fault
 
 _SPIDER = ("tests/solvers/test_spider.py",)
+_DRIFT = ("tests/solvers/test_drift_spider.py", "tests/corrections/test_spider.py")
 
 FAULTS = (
     Fault("spider: noise of differences is not in proportion to the step", "transforms/spider.py", "clips[1] * step.distance", "clips[1]", _SPIDER),
@@ -12,12 +13,19 @@ FAULTS = (
     Fault("spider: releases leave a run that is over", "transforms/spider.py", "jnp.where(step.halted, old, changed)", "changed", _SPIDER),
     Fault("spider: what cannot be paid for is", "transforms/spider.py", "jnp.where(jnp.isfinite(new), paid, new)", "paid", _SPIDER),
     Fault("spider: nothing is charged", "transforms/spider.py", "ledger=privacy.charge(release.ledger, loss)", "ledger=release.ledger", _SPIDER),
-    Fault("spider: differences cost nothing", "solvers/nonconvex/_spider_mean.py", "squares += self.most_differences / self.difference_multiplier**2", "squares += 0.0", _SPIDER),
-    Fault("spider: one refresh is paid for", "solvers/nonconvex/_spider_mean.py", "squares = self.most_refreshes / self.refresh_multiplier**2", "squares = 1 / self.refresh_multiplier**2", _SPIDER),
+    Fault("spider: differences cost nothing", "solvers/nonconvex/_spider_mean.py", "anew / self.refresh_multiplier**2 + kept_up / self.difference_multiplier**2", "anew / self.refresh_multiplier**2", _SPIDER),
+    Fault("spider: one refresh is paid for", "solvers/nonconvex/_spider_mean.py", "anew / self.refresh_multiplier**2 + kept_up", "1 / self.refresh_multiplier**2 + kept_up", _SPIDER),
     Fault("spider: differences of linear models are gradients", "oracles/spider.py", "(here - jnp.where(at.fresh, 0.0, there)) / at.unit", "here / at.unit", _SPIDER),
     Fault("spider: differences by differentiation are gradients", "oracles/spider.py", "(a - jnp.where(at.fresh, 0.0, b)) / at.unit", "a / at.unit", _SPIDER),
     Fault("spider: sums of linear models are clipped to two", "oracles/spider.py", "model, 1.0, sampler, chunk_size", "model, 2.0, sampler, chunk_size", _SPIDER),
     Fault("spider: sums by differentiation are clipped to two", "oracles/spider.py", "difference, 1.0, sampler, chunk_size", "difference, 2.0, sampler, chunk_size", _SPIDER),
     Fault("spider: a mean of all users whatever their number", "solvers/nonconvex/_spider_mean.py", "_checks.require(read <= there,", "_checks.require(True,", _SPIDER),
     Fault("spider: the condition of the bound is left out", "solvers/nonconvex/spider.py", "noise * u**2 / (1 - u)", "0 * noise * u", _SPIDER),
+    Fault("spider: the drift is not reset", "transforms/spider.py", "jnp.where(due, 0.0, drift)", "drift", _DRIFT),
+    Fault("spider: the drift is not of squares", "transforms/spider.py", "state.last.drift + distance**2", "state.last.drift + distance", _DRIFT),
+    Fault("spider: no cap on refreshes", "transforms/spider.py", "state.refreshes >= most[0]", "state.refreshes < 0", _DRIFT),
+    Fault("spider: releases are counted for one end alone", "solvers/nonconvex/_spider_mean.py", "(min(anew, steps - kept_up), kept_up)", "(anew, min(kept_up, steps - anew))", _DRIFT),
+    Fault("spider: a batch begins where the last began", "solvers/nonconvex/_spider_mean.py", "(state.made - state.refreshes) * other", "0 * other", _DRIFT),
+    Fault("spider: chances of all refreshes are one's", "solvers/nonconvex/_drift_schedule.py", "first = half * goal.failure / (2 * refreshes)", "first = half * goal.failure * 8", _DRIFT),
+    Fault("spider: what users of a pass add is left out", "solvers/nonconvex/_drift_schedule.py", "squares = 4 * goal.lipschitz**2 / sizes[0] + 4 * goal.smoothness**2 * kappa / sizes[1]", "squares = 0.0 * kappa", _DRIFT),
 )  # fmt: skip

@@ -53,6 +53,7 @@ from dpsco_jax.solvers.item_level import (
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.nonconvex import (
     certify,
+    drift_spider,
     gibbs,
     net_exponential_mechanism,
     noisy_descent,
@@ -284,6 +285,10 @@ ROWS: tuple[Row, ...] = (
     _row("noisy_descent", noisy_descent, 8, initial_gap=1.0, most_steps=3),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     _row("spider, periodic", spider, 8, num_steps=3, period=2, initial_gap=1.0, share=0.4),
+    _row("drift_spider, full", drift_spider, 8, num_steps=3, drift=1e-3, initial_gap=1.0, share=0.4,
+        above=1.1),
+    _row("drift_spider, one pass", drift_spider, 30, num_steps=3, drift=1e-3, initial_gap=1.0,
+        sampling="one_pass", groups=3),
     _row("element_sgd, poisson", ELEMENT_SGD, 8, num_steps=3, batch_size=2),
     _row("element_sgd, poisson zero_out", ELEMENT_SGD, 8, num_steps=3, relation="zero_out", batch_size=2,
         removed=True),

@@ -33,7 +33,7 @@ NO_DISTANCE = {
     *("exponential_mechanism", "net_exponential_mechanism", "gibbs"),
     *("certify", "select_sosp"),
     "element_level.federated",
-    *("noisy_descent", "spider", "whitened_sgd"),
+    *("drift_spider", "noisy_descent", "spider", "whitened_sgd"),
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 

@@ -270,7 +270,7 @@ def test_bad_arguments_are_refused_by_name():
     with pytest.raises(ValueError, match="relation"):
         _plan(relation=NeighboringRelation.ADD_OR_REMOVE_ONE)
     with pytest.raises(ValueError, match="batch_sizes"):
-        _plan().mean.releases.__class__(10, 3, 2, 2, (3, 3), 1.0, 1.0, 1e-5)
+        _plan().mean.releases.__class__(8, 3, 2, 2, (3, 3), 1.0, 1.0, 1e-5)
 
 
 def test_state_of_the_chain_but_for_the_release_is_public():

@@ -241,6 +241,13 @@ ROWS = [
         {"decay_power": (0.0, 2.5)},
     ),
     Row(
+        "perturb_when_small",
+        lambda threshold, stddev, wait: transforms.perturb_when_small(
+            jax.random.key(7), threshold, stddev, wait
+        ),
+        {"threshold": (9.0, 0.5), "stddev": (1.0, 2.0), "wait": (2.0, 1.0)},
+    ),
+    Row(
         "ac_sa",
         lambda smoothness, strong_convexity, radius: transforms.ac_sa(
             smoothness, strong_convexity, domains.ball(radius), _ridge

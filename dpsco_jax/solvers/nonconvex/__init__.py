@@ -2,6 +2,7 @@
 
 from dpsco_jax.solvers.nonconvex import (
     certify,
+    drift_spider,
     gibbs,
     net_exponential_mechanism,
     noisy_descent,
@@ -11,6 +12,7 @@ from dpsco_jax.solvers.nonconvex import (
 
 __all__ = [
     "certify",
+    "drift_spider",
     "gibbs",
     "net_exponential_mechanism",
     "noisy_descent",

@@ -7,7 +7,7 @@ Source: thesis, Algorithm 17 with the oracles (6.2), of everybody, and (6.3), of
 C6-4 and C6-6 in docs/corrections/nonconvex.md.
 
 Formal guarantee: that of ``transforms.spider``, under ``relation``. With everybody in every step the squares
-of 1/multiplier add up, over the most refreshes there may be and over all differences. In one pass every user
+of 1/multiplier add up, over the dearest steps there may be. In one pass every user
 is in one release at most, so that the run costs what its dearest release does.
 
 Cost: two gradients of every user of a step.
@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
@@ -42,7 +43,7 @@ class SpiderReleases:
     Attributes:
         population_size: n, users of the run.
         num_steps: T.
-        most_refreshes: how often the estimate begins anew, at most.
+        most_refreshes: how often the estimate begins anew, at most; a step does either.
         most_differences: how often it is kept up, at most.
         batch_sizes: users of a step that begins anew and of any other; n, n for everybody in every step.
         refresh_multiplier: standard deviation over the sensitivity where the estimate begins anew.
@@ -75,7 +76,14 @@ class SpiderReleases:
     @property
     def _users_of_all_steps(self) -> int:
         first, other = self.batch_sizes
-        return self.most_refreshes * first + self.most_differences * other
+        return max(anew * first + kept_up * other for anew, kept_up in self._ends)
+
+    @property
+    def _ends(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """How often it begins anew and is kept up: as often the one as may be, and the other."""
+        steps = self.num_steps
+        anew, kept_up = min(self.most_refreshes, steps), min(self.most_differences, steps)
+        return (anew, min(kept_up, steps - anew)), (min(anew, steps - kept_up), kept_up)
 
     @property
     def sampling(self) -> str:
@@ -86,17 +94,19 @@ class SpiderReleases:
     @property
     def batch_size(self) -> int:
         """Users of a step, on average over a run with all the releases that it may make, rounded up."""
-        made = self.most_refreshes + self.most_differences
-        return -(-self._users_of_all_steps // made)
+        return -(-self._users_of_all_steps // max(map(sum, self._ends)))
 
     @property
     def joint_multiplier(self) -> Any:
         """The multiplier of one Gaussian release that costs as much as all of them; may be traced."""
         if self.sampling == "one_pass":
             return jnp.minimum(self.refresh_multiplier, self.difference_multiplier)
-        squares = self.most_refreshes / self.refresh_multiplier**2
-        squares += self.most_differences / self.difference_multiplier**2
-        return squares**-0.5
+        of_both = [
+            anew / self.refresh_multiplier**2 + kept_up / self.difference_multiplier**2
+            for anew, kept_up in self._ends
+        ]
+        traced = any(isinstance(end, jax.core.Tracer) for end in of_both)
+        return (jnp.maximum if traced else np.maximum)(*of_both) ** -0.5  # in float64 on the host
 
     def loss(self) -> privacy.PrivacyLoss:
         """What all releases cost; infinite unless both multipliers are positive. May be traced."""
@@ -182,7 +192,7 @@ class Spider:
         _planning.require_accounted(of.population_size, data)
         oracle_of, prepare = differences.sum_form(objective, start, self.chunk_size)
         clips = (self.gradient_clip, self.difference_clip)
-        most = (of.most_refreshes, of.most_differences)
+        most = (of.most_refreshes, of.most_differences, of.num_steps)
 
         def at(opt_state: Any, params: Any) -> Any:
             state = _state(opt_state)

@@ -20,6 +20,7 @@ _INNER = kinds.OBJECT(optax.sgd(0.1))
 _USERS = {"num_users": Kind("real > 0", kinds.POSITIVE.bad)(12)}
 _AVERAGE = Fresh(lambda: transforms.average().init(jnp.asarray(VECTOR)))
 _AC_SA = Fresh(lambda: transforms.ac_sa(1.0).init(jnp.asarray(VECTOR)))
+_SMALLEST = Fresh(lambda: transforms.smallest().init(jnp.asarray(VECTOR)))
 _O2NC = Fresh(lambda: transforms.o2nc(jax.random.key(0), 0.1, 0.1, 2, 2).init(jnp.asarray(VECTOR)))
 _BALL = {
     "center": kinds.NUMBERS(VECTOR),
@@ -73,6 +74,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "anchor": kinds.CHOICE.but(None)("last release"),
     },
     "transforms.outlier_removed_mean.halted": {"opt_state": kinds.ANY(())},
+    "transforms.perturb_when_small.perturb_when_small": {
+        "threshold": kinds.NONNEGATIVE(0.5),
+        "stddev": kinds.NONNEGATIVE(0.5),
+        "wait": kinds.POSITIVE(2.0),
+    },
+    "transforms.smallest.smallest_eval_params": {"state": kinds.OBJECT(_SMALLEST), **_PARAMS},
     "transforms.private_chain.private_chain": {
         "before": kinds.OBJECT.but(None)(optax.clip(1.0)),
         "release": kinds.OBJECT(optax.sgd(0.1)),

@@ -141,7 +141,8 @@ def two_point_difference(
 ) -> gradients.UserGradient:
     """The two-point estimate of how one user's smoothed gradient differs between two points.
 
-    Of the parameters ``(w, v)``, a pair of points, it returns an estimate of ∇f_r(w) - ∇f_r(v).
+    Of the parameters ``(w, v)``, a pair of points, it returns an estimate of ∇f_r(w) - ∇f_r(v); of ``(w, v,
+    share)`` one of ∇f_r(w) - share·∇f_r(v).
 
     Args:
         objective: its regularizer is not part of the gradient.
@@ -151,11 +152,12 @@ def two_point_difference(
     loss, slope = user_loss(objective), _two_point(objective, radius, directions)
 
     def evaluate(key: jax.Array, params: Any, items: Any, mask: Any) -> Any:
-        point, previous = params
+        point, previous, *share = params
 
         def change(shift: Any) -> jax.Array:
             now = _central(loss, point, shift, items, mask)
-            return now - _central(loss, previous, shift, items, mask)
+            then = _central(loss, previous, shift, items, mask)
+            return now - (share[0] * then if share else then)
 
         return slope(key, point, change)
 

@@ -15,8 +15,11 @@ Source: thesis, equations (6.2) and (6.3), where noise on the second sum has to 
 Formal guarantee: a user's vector is a function of the user's items and of the two points, of norm at most one
 as it is summed, and zero where a gradient is not finite. Nothing is assumed of the loss.
 
+Of losses that are smoothed, f_u averaged over balls, gradients and differences are unbiased estimates
+(``oracles.smoothed``), whose terms may be clipped now and then.
+
 Cost: two gradients of every user of a step, or for linear models two products with the features and one with
-their transpose; memory of one chunk of user gradients.
+their transpose; of smoothed losses 4m values, or 2m + 1 gradients; memory of one chunk of user gradients.
 """
 
 from collections.abc import Callable
@@ -27,10 +30,25 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float
 
-from dpsco_jax.oracles import Oracle, _linear_rows, clipped_sums, gradients, linear
+from dpsco_jax.oracles import Oracle, _linear_rows, clipped_sums, gradients, linear, smoothed
 from dpsco_jax.problems.objective import LinearModel, Objective
 
-__all__ = ["Query", "query", "sum_form"]
+__all__ = ["Query", "Smoothing", "query", "sum_form"]
+
+
+class Smoothing(NamedTuple):
+    """How gradients of a loss that is averaged over balls are estimated.
+
+    Attributes:
+        order: ``"zeroth"``, from values, or ``"first"``, from gradients.
+        radius: α of the balls.
+        draws: m, directions of an estimate from values, or pairs of points of a difference of gradients; a
+            gradient itself is taken at one point.
+    """
+
+    order: str
+    radius: Any
+    draws: int
 
 
 class Query(NamedTuple):
@@ -73,7 +91,7 @@ def query(
 
 
 def sum_form(
-    objective: Objective, params: Any, chunk_size: int
+    objective: Objective, params: Any, chunk_size: int, smoothing: Smoothing | None = None
 ) -> tuple[Callable[[gradients.Sampler | None], Oracle], Callable[[Any], Any]]:
     """The oracle whose point is a ``Query``, for any sampler, and what makes data into its form.
 
@@ -81,12 +99,19 @@ def sum_form(
         objective: static.
         params: a point, for its shapes.
         chunk_size: users whose gradients are held at once.
+        smoothing: how gradients of the smoothed loss are estimated; those of the loss itself if ``None``.
 
     Raises:
         ValueError: ``objective.clipped_sums`` asks for ghost sums, which are of one point.
     """
     asked = clipped_sums.require_way(objective, "ghost", ", as differences are of two points")
     model = objective.linear_model
+    if smoothing is not None:
+        estimate = _smoothed(objective, smoothing)
+        return (
+            lambda sampler: gradients.clipped_gradient_sum(estimate, 1.0, sampler, chunk_size),
+            lambda users: users,
+        )
     if asked == "auto" and model is not None:
         return (
             lambda sampler: linear.clipped_gradient_sum(
@@ -111,3 +136,25 @@ def _difference(model: LinearModel, at: Query, rows: Any, offsets: Any) -> Array
     here = _linear_rows.at_point(model, at.point, rows, offsets)
     there = _linear_rows.at_point(model, at.previous, rows, offsets)
     return (here - jnp.where(at.fresh, 0.0, there)) / at.unit
+
+
+def _smoothed(objective: Objective, smoothing: Smoothing) -> gradients.UserGradient:
+    order, radius, draws = smoothing
+    if order == "zeroth":
+        by_values = smoothed.two_point_difference(objective, radius, draws)
+
+        def difference(key: jax.Array, at: Query, items: Any, mask: Any) -> Any:
+            asked = at.point, at.previous, jnp.where(at.fresh, 0.0, 1.0)
+            return jax.tree.map(lambda g: g / at.unit, by_values(key, asked, items, mask))
+
+        return difference
+    one = smoothed.user_gradient(objective, radius)
+    coupled = smoothed.gradient_difference(objective, radius, draws)
+
+    def reflected(key: jax.Array, at: Query, items: Any, mask: Any) -> Any:
+        first, second = jax.random.split(key)
+        here = one(first, at.point, items, mask)
+        apart = coupled(second, (at.point, at.previous), items, mask)
+        return jax.tree.map(lambda a, b: jnp.where(at.fresh, a, b) / at.unit, here, apart)
+
+    return reflected

@@ -10,6 +10,8 @@ chain that takes the gradient of the whole objective, and the point to report (`
 - ``StagedAcSa``: the same for convex losses, in stages;
 - ``ShortestGradient``: steps of one length; the point of the shortest gradient;
 - ``Perturbed``: steps of one length, and a random push where the gradient is small; the last point;
+- ``O2nc``: moves of bounded length by online learning, for rough losses that are not convex; the average of a
+  block that is drawn;
 - ``Optax``: any optax transformation.
 
 A method of your own is a class with the same function ``on``; make it a pytree, and its numbers may be
@@ -36,6 +38,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from dpsco_jax import _checks, transforms
@@ -49,6 +52,7 @@ __all__ = [
     "Chain",
     "Method",
     "Momentum",
+    "O2nc",
     "Optax",
     "Perturbed",
     "PowerSteps",
@@ -344,6 +348,47 @@ class Perturbed:
         )
         steps = optax.chain(push, *_steps_of(self.step_size, domain))
         return Chain(steps, lambda opt_state, params: params)
+
+
+@pytree
+class O2nc:
+    """Online learning in a ball (``transforms.o2nc``); the average of a block of points, which is drawn.
+
+    Attributes:
+        radius: D, which no move is longer than.
+        step_size: η of the online learner.
+        block_length: M, steps of a block; those after the last whole block are made in vain.
+        key: what the block, and points between two moves, are drawn from; of each run its own.
+    """
+
+    draws = True
+
+    radius: Number
+    step_size: Number
+    block_length: int = static()
+    key: jax.Array | None = None
+
+    def drawn(self, key: jax.Array, num_steps: int) -> "O2nc":
+        """The method that draws by this key."""
+        del num_steps
+        return dataclasses.replace(self, key=key)
+
+    def on(self, domain: Domain, num_steps: Any) -> Chain:
+        """The chain; ``ValueError`` for a bounded domain, fewer steps than a block has, or no key."""
+        _checks.require_instance("domain", domain, Domain)
+        wanted = "unbounded: moves are not projected"
+        _checks.require(np.isinf(domain.diameter), "domain.diameter", domain.diameter, wanted)
+        length = _checks.require_integer("block_length", self.block_length, 1, num_steps)
+        _checks.require(self.key is not None, "method.key", self.key, "drawn for the run")
+        steps = transforms.o2nc(
+            self.key,  # type: ignore[arg-type]
+            self.radius,
+            self.step_size,
+            length,
+            num_steps // length,
+        )
+        project = transforms.project(domain)
+        return Chain(optax.chain(steps, project), transforms.o2nc_eval_params)
 
 
 @pytree

@@ -56,7 +56,6 @@ class O2ncState(NamedTuple):
     """State of ``o2nc``, points in at least float32.
 
     Attributes:
-        key: what the next s is drawn from.
         point: x_t.
         move: Δ_t.
         query: z_t.
@@ -65,7 +64,6 @@ class O2ncState(NamedTuple):
         steps: the number of updates so far.
     """
 
-    key: jax.Array
     point: Any
     move: Any
     query: Any
@@ -101,7 +99,7 @@ def o2nc(
     change it.
 
     Args:
-        key: a typed key; copied into the state by ``init``.
+        key: a typed key, of one run; it is in no state.
         radius: D > 0, which no move is longer than; α/M, for a stationary point within α. May be traced.
         step_size: η > 0 of the online learner. May be traced.
         block_length: M ≥ 1.
@@ -122,9 +120,8 @@ def o2nc(
         # Copies: the buffers of a state may be donated, and then none may be shared.
         start, query, average = (_states.wide_copy(params) for _ in range(3))
         move = jax.tree.map(jnp.zeros_like, start)
-        drawn = jnp.copy(shares_key), jnp.copy(block)
         none = jnp.zeros([], jnp.int32)
-        return O2ncState(drawn[0], start, move, query, average, drawn[1], none)
+        return O2ncState(start, move, query, average, jnp.copy(block), none)
 
     def update(
         updates: Any, state: O2ncState, params: Any = None, **extra_args: Any
@@ -145,12 +142,11 @@ def o2nc(
         move = jax.tree.map(
             lambda new, old: new.astype(old.dtype), clip_to_norm(against, radius), state.move
         )
-        next_key, share_key = jax.random.split(state.key)
-        share = jax.random.uniform(share_key)
+        share = jax.random.uniform(jax.random.fold_in(shares_key, state.steps))
         query = jax.tree.map(lambda x, d: x + (share * d).astype(x.dtype), state.point, move)
         point = jax.tree.map(jnp.add, state.point, move)
         moves = jax.tree.map(lambda z, p: (z - p).astype(jnp.result_type(p)), query, params)
         steps = optax.safe_increment(state.steps)
-        return moves, O2ncState(next_key, point, move, query, average, state.block, steps)
+        return moves, O2ncState(point, move, query, average, state.block, steps)
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -38,7 +38,7 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses, nonconvex_losses
-from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.objective import Example, LinearModel, Objective, bounded_row
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
@@ -57,6 +57,8 @@ from dpsco_jax.solvers.nonconvex import (
     gibbs,
     net_exponential_mechanism,
     noisy_descent,
+    o2nc_multi_pass,
+    o2nc_single_pass,
     select_sosp,
     spider,
 )
@@ -100,6 +102,19 @@ from tests.support.planned import planned
 ITEMS, DIM, DELTA = 2, 3, 1e-3
 OBJECTIVE = losses.huber(1.0, domain=domains.ball(2.0))
 WHOLE = losses.huber(1.0)
+# A user with the opposite label turns differences of gradients round, too.
+_BENT = LinearModel(
+    link=lambda margin, label: label / 10 * jnp.sqrt(1 + (margin - 1) ** 2),
+    derivative=lambda margin, label: label / 10 * (margin - 1) / jnp.sqrt(1 + (margin - 1) ** 2),
+    feature_bound=1.0,
+)
+BENT = Objective(
+    lambda w, item: _BENT.link(jnp.vdot(bounded_row(item.features, 1.0), w), item.label),
+    lipschitz=1.0,
+    smoothness=1.0,
+    domain=domains.whole_space(),
+    linear_model=_BENT,
+)
 BOXED = losses.huber(1.0, domain=domains.box(-np.ones(DIM), np.ones(DIM)))
 RIDGED = losses.huber(1.0, domain=domains.ball(2.0), ridge=0.2)
 
@@ -275,6 +290,14 @@ REPLACE_ONE = NeighboringRelation.REPLACE_ONE
 SAMPLED = {"batch_size": 4}
 TESTED = {"kind": "tested", "share": None, "above": 4.0} | CONCENTRATED
 RESQUE = {"kind": "resque", "share": None, "epsilon": 4.0}
+STREAMS = {
+    "initial_gap": 10.0,
+    "smoothing_radius": 0.1,
+    "draws": 1,
+    "period": 3,
+    "objective": BENT,
+    "share": 0.8,
+}
 BOXES = {"num_steps": 1, "radius": 0.01, "epsilon": 20.0, "above": 1.15}
 
 ROWS: tuple[Row, ...] = (
@@ -284,6 +307,10 @@ ROWS: tuple[Row, ...] = (
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
     _row("noisy_descent", noisy_descent, 8, initial_gap=1.0, most_steps=3),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
+    # Three periods of three steps, each step of users of its own.
+    _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),
+    _row("o2nc_single_pass, tree", o2nc_single_pass, 20, groups=9, constants="paper", **STREAMS),
+    _row("o2nc_multi_pass", o2nc_multi_pass, 8, num_steps=4, **STREAMS | {"period": 2}),
     _row("spider, periodic", spider, 8, num_steps=3, period=2, initial_gap=1.0, share=0.4),
     _row("drift_spider, full", drift_spider, 8, num_steps=3, drift=1e-3, initial_gap=1.0, share=0.4,
         above=1.1),

@@ -33,7 +33,14 @@ NO_DISTANCE = {
     *("exponential_mechanism", "net_exponential_mechanism", "gibbs"),
     *("certify", "select_sosp"),
     "element_level.federated",
-    *("drift_spider", "noisy_descent", "spider", "whitened_sgd"),
+    *(
+        "drift_spider",
+        "noisy_descent",
+        "o2nc_multi_pass",
+        "o2nc_single_pass",
+        "spider",
+        "whitened_sgd",
+    ),
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 

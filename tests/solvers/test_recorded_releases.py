@@ -21,6 +21,7 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers import element_level, item_level, nonconvex, resque, sampling, user_level
+from dpsco_jax.solvers.nonconvex._smoothed_means import BANDS
 from tests.solvers.every_row import EVERY_ROW
 from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import drawn
@@ -158,7 +159,17 @@ def _scheme(release: Release):
     return ("interval",) if release.name == "interval" else None
 
 
-def _counted(row: Row, release: Release):
+def _distances(plan) -> tuple[float, ...]:
+    """Of the steps of a stream of correlated noise, what the account says of a user of that step alone."""
+    of = plan.mean.releases
+    return account.stream_distances(of.correlation, of.period, BANDS)
+
+
+def _counted(row: Row, release: Release, plan):
+    if release.name == "correlated":
+        # Releases come in the order of the steps, and a user takes part in one of a stream.
+        distances = _distances(plan)
+        return release.noise / release.sensitivity / distances[release.step % len(distances)], None
     if release.name == "interval":
         return release.noise, ("interval",)
     scheme = _scheme(release)
@@ -175,6 +186,8 @@ def _check_noise(row: Row, found: Measured) -> None:
         assert release.noise > 0
         if row.kind in ("gaussian", "tested", "drawn", "last") and release.name != "interval":
             expected = release.multiplier * release.sensitivity
+            if release.name == "correlated":
+                expected *= max(_distances(found.plan))
             np.testing.assert_allclose(release.noise, expected, rtol=1e-5)
 
 
@@ -351,10 +364,14 @@ def _check_charges(row: Row, found: Measured) -> None:
         assert charged >= certificate.epsilon
         return
     # What tests give away is not counted: their laws are those of a stream, not of single releases.
-    kinds = ("gaussian",) if row.kind == "tested" else ("gaussian", "interval")
+    kinds = (
+        ("gaussian", "correlated")
+        if row.kind == "tested"
+        else ("gaussian", "correlated", "interval")
+    )
     users = {
         frozenset(keys): [
-            _counted(row, releases[key]) for key in keys if releases[key].name in kinds
+            _counted(row, releases[key], found.plan) for key in keys if releases[key].name in kinds
         ]
         for keys in found.entered
     }

@@ -154,3 +154,42 @@ def _epsilon(chosen: tuple[Pair, ...], delta: float) -> float:
         else:
             low = middle
     return low
+
+
+@functools.cache
+def stream_distances(kind: str, steps: int, bands: int) -> tuple[float, ...]:
+    """Of each step of a stream of correlated noise: how far a move of one there is, over the fresh noise's
+    size.
+
+    Args:
+        kind: ``"bands"``, of the square root of 1 - x as a power series, or ``"tree"``, of dyadic blocks.
+        steps: of the stream.
+        bands: terms of the series.
+    """
+    if kind == "bands":
+        powers = np.arange(steps)
+        series = np.where(powers < bands, special.binom(0.5, powers) * (-1.0) ** powers, 0.0)
+        taken = np.array(
+            [[series[max(t - s, 0)] * (s <= t) for s in range(steps)] for t in range(steps)]
+        )
+        covariance = taken @ taken.T
+    else:
+        of_sums = np.array(
+            [
+                [len(_blocks(s) & _blocks(t)) for s in range(1, steps + 1)]
+                for t in range(1, steps + 1)
+            ]
+        )
+        differences = np.eye(steps) - np.eye(steps, k=-1)
+        covariance = differences @ of_sums @ differences.T
+    return tuple(np.sqrt(np.diag(np.linalg.inv(covariance))))
+
+
+def _blocks(t: int) -> set[tuple[int, int]]:
+    """The dyadic blocks of the first t steps."""
+    found, done = set(), 0
+    for level in reversed(range(t.bit_length())):
+        if t & 2**level:
+            found.add((done, done + 2**level))
+            done += 2**level
+    return found

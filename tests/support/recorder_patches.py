@@ -133,6 +133,8 @@ def _add_noise(tape: Tape, right: Any) -> Any:
     ) -> Any:
         noise = multiplier * far * self.stretch()
         tape.write("correlated", key, statistic, noise, Declared(far, multiplier))
+        # Its fresh noise is drawn twice, on the statistic and in units of one: one draw for the compiler.
+        tape.keep("used", key)
         with tape.silent():
             return right(self, key, statistic, stream, multiplier, far)
 
@@ -326,7 +328,8 @@ def _of_key(kind: str) -> Callable[[Tape, Any], Any]:
     def make(tape: Tape, right: Any) -> Any:
         @functools.wraps(right)
         def function(key: Any, *args: Any, **kwargs: Any) -> Any:
-            tape.keep(kind, key)
+            if not tape.is_silent:
+                tape.keep(kind, key)
             return right(key, *args, **kwargs)
 
         return function

@@ -6,6 +6,8 @@ from dpsco_jax.solvers.nonconvex import (
     gibbs,
     net_exponential_mechanism,
     noisy_descent,
+    o2nc_multi_pass,
+    o2nc_single_pass,
     select_sosp,
     spider,
 )
@@ -16,6 +18,8 @@ __all__ = [
     "gibbs",
     "net_exponential_mechanism",
     "noisy_descent",
+    "o2nc_multi_pass",
+    "o2nc_single_pass",
     "select_sosp",
     "spider",
 ]

@@ -190,7 +190,7 @@ class Spider:
         """See ``means.Mean.open``."""
         of = self.releases
         _planning.require_accounted(of.population_size, data)
-        oracle_of, prepare = differences.sum_form(objective, start, self.chunk_size)
+        oracle_of, prepare = self.form(objective, start)
         clips = (self.gradient_clip, self.difference_clip)
         most = (of.most_refreshes, of.most_differences, of.num_steps)
 
@@ -215,6 +215,10 @@ class Spider:
             key, clips, of.batch_sizes, multipliers, self.loss(), of.relation
         )
         return means.Opened(ByState(at), prepare(data), release, may_halt=True)
+
+    def form(self, objective: Objective, start: Any) -> Any:
+        """The oracle of a step, for any sampler, and what makes data into its form."""
+        return differences.sum_form(objective, start, self.chunk_size)
 
     def _sampler(self, state: transforms.SpiderState, fresh: jax.Array) -> Any:
         """Everybody; or the users after those who have taken part, by position."""

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
@@ -92,6 +93,16 @@ _STAGES = ac_sa_stages.one_stage(ac_sa_stages.Setting(1.0, 0.0, 1.0, 1.0), "conv
 _AGGREGATED = {"search_runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
 
 GOOD: dict[str, dict[str, Any]] = {
+    **{
+        f"solvers.nonconvex.{name}.plan": {
+            **_asked(_WHOLE),
+            "smoothing_radius": kinds.POSITIVE(0.1),
+            "draws": kinds.COUNT(2),
+            "period": kinds.COUNT(2),
+            "relation": kinds.RELATION(NeighboringRelation.REPLACE_ONE),
+        }
+        for name in ("o2nc_multi_pass", "o2nc_single_pass")
+    },
     "solvers.work.Speed": dict.fromkeys(
         ("products_per_second", "others_per_second", "bytes_per_second", "seconds_per_step"),
         kinds.POSITIVE(1.0),

@@ -276,7 +276,7 @@ def _state(opt_state: Any) -> PeriodState:
 
 
 @pytree
-class EveryStep(_OfDraws, Spider):
+class EveryStep(_OfDraws, Spider):  # type: ignore[override]
     """Means over everybody in every step, begun anew every so many steps.
 
     Attributes:

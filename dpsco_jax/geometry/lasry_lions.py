@@ -26,8 +26,8 @@ Example:
     >>> from dpsco_jax.geometry.lasry_lions import lasry_lions
     >>> grid = jnp.linspace(-2.0, 2.0, 401)
     >>> found = lasry_lions(jnp.abs(grid), spacing=0.01, smoothing=0.5)
-    >>> [round(float(found.values[place]), 3) for place in (200, 230, 300)]  # Huber's function
-    [0.0, 0.09, 0.75]
+    >>> [round(float(found.values[place]), 3) for place in (230, 250, 300)]  # Huber's function
+    [0.09, 0.25, 0.75]
 """
 
 from typing import NamedTuple

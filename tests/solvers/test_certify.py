@@ -91,7 +91,7 @@ def test_noise_is_gaussian_of_the_stated_size_and_the_two_are_independent():
 
 def test_stddevs_are_multipliers_times_sensitivities():
     plan = plan_of()
-    multiplier = float(plan.releases.noise_multiplier)
+    multiplier = float(plan.noise_multiplier)
     np.testing.assert_allclose(
         plan.gradient_stddev, multiplier * 2 * math.exp(-0.5) / USERS, rtol=1e-6
     )

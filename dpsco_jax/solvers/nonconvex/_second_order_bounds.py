@@ -133,7 +133,7 @@ def statistics(
         flat, _ = ravel_pytree(point)
         found = means(point)
         gradient = found.gradient + objective.ridge * flat
-        least = jnp.linalg.eigvalsh(_float64.exact(name, found.hessian))[0] + objective.ridge
+        least = jnp.linalg.eigvalsh(found.hessian)[0] + objective.ridge
         good = jnp.all(jnp.isfinite(flat))
         norm = jnp.linalg.norm(gradient)
         return jnp.where(good, norm, jnp.nan), jnp.where(good, least, jnp.nan)
@@ -141,6 +141,7 @@ def statistics(
     return at
 
 
-def in_float64(params: Any) -> Any:
-    """The leaves in float64, whatever they were."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
+def in_float64(name: str, params: Any) -> Any:
+    """The leaves in float64, whatever they were, and not on a TPU."""
+    wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params)
+    return _float64.exact(name, wide)

@@ -33,7 +33,7 @@ Example:
     ...     point = jax.numpy.asarray(made.minimizer)
     ...     run = jax.jit(lambda key: certify.solve(key, plan, made.objective, made.data, point))
     ...     released = run(jax.random.key(1)).released
-    >>> bool(released["gradient_bound"] < 0.01), bool(released["curvature_bound"] > 0.3)
+    >>> float(released["gradient_bound"]) < 0.01, float(released["curvature_bound"]) > 0.3
     (True, True)
 """
 
@@ -68,28 +68,34 @@ class Plan(_second_order_bounds.Bounded):
     """What ``solve`` will do. Sizes are static, numbers are leaves of the pytree (may be batched).
 
     Attributes:
-        releases: the two of them: multiplier, and δ of the certificate.
+        noise_multiplier: standard deviation of each of the two releases over its sensitivity.
         hessian_lipschitz: ρ; ``None`` if none is known, and no α is stated then.
         failure: ω, of each bound.
         epsilon: ε of the budget that the noise was calibrated for.
-        delta: δ of that budget.
+        delta: δ of that budget, for which the certificate is.
     """
 
-    releases: GaussianReleases
+    noise_multiplier: Number
     hessian_lipschitz: Number | None
     failure: Number
     epsilon: Number
     delta: Number
 
     @property
+    def releases(self) -> GaussianReleases:
+        """Both, on all users."""
+        users = self.num_users
+        return GaussianReleases(users, users, 2, "fixed", self.noise_multiplier, self.delta)
+
+    @property
     def gradient_stddev(self) -> Any:
         """σ of the noise on ‖∇F‖."""
-        return self.releases.noise_multiplier * self.gradient_sensitivity
+        return self.noise_multiplier * self.gradient_sensitivity
 
     @property
     def curvature_stddev(self) -> Any:
         """σ of the noise on λ_min(∇²F)."""
-        return self.releases.noise_multiplier * self.curvature_sensitivity
+        return self.noise_multiplier * self.curvature_sensitivity
 
     @property
     def user_gradients(self) -> int:
@@ -158,7 +164,7 @@ def plan(
     )
     return Plan(
         **_second_order_bounds.bounds(problem, clip_norm, symmetric=False),
-        releases=GaussianReleases(users, users, 2, "fixed", multiplier, budget.delta),
+        noise_multiplier=multiplier,
         hessian_lipschitz=problem.objective.hessian_lipschitz,
         failure=failure,
         epsilon=budget.epsilon,
@@ -188,12 +194,10 @@ def solve(
         ValueError: the number of users or of parameters is not the planned one, or ``jax_enable_x64`` is off.
     """
     _arguments.require_run(Plan, key, plan, objective, data, params)
-    _planning.require_everybody(plan.releases)
-    _planning.require_accounted(plan.releases.population_size, data)
-    point = objective.domain.project(_second_order_bounds.in_float64(params))
+    point = objective.domain.project(_second_order_bounds.in_float64("certify", params))
     at = _second_order_bounds.statistics("certify", plan, objective, data, point)
     good = all_finite(point)
-    multiplier = plan.releases.noise_multiplier
+    multiplier = plan.noise_multiplier
     # NaN, of a point that is no number, is not noised but left out.
     norm, least = (jnp.where(good, number, 0.0) for number in at(point))
     first, second = jax.random.split(key)

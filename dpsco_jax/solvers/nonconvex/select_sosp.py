@@ -248,7 +248,7 @@ def solve(
     _arguments.require_run(
         Plan, key, plan, objective, data, jax.tree.map(lambda leaf: leaf[0], params)
     )
-    points = _second_order_bounds.in_float64(params)
+    points = _second_order_bounds.in_float64("select_sosp", params)
 
     def point(index: Any) -> Any:
         return objective.domain.project(jax.tree.map(lambda leaf: leaf[index], points))

@@ -18,6 +18,7 @@ FLOAT64 = (
     "solvers.nonconvex.gibbs.",
     "solvers.nonconvex.net_exponential_mechanism.",
     "solvers.nonconvex.certify.",
+    "solvers.nonconvex.find_sosp.",
     "solvers.nonconvex.select_sosp.",
     "solvers.sampling.exponential_mechanism.",
     "solvers.sampling.llt_sampler.",

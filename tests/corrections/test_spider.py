@@ -15,7 +15,7 @@ from dpsco_jax.oracles import spider as differences
 from dpsco_jax.problems import fixtures
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers.nonconvex import _drift_schedule, drift_spider
+from dpsco_jax.solvers.nonconvex import _drift_schedule, drift_spider, find_sosp
 from dpsco_jax.solvers.nonconvex._drift_schedule import Goal
 
 WELLS = fixtures.two_wells(jax.random.key(0), 400, 1, 3, jitter=0.0)
@@ -167,3 +167,13 @@ def test_c6_7_batches_of_all_steps_are_of_no_more_users_than_there_are():
         first, other = made.batch_sizes
         others = made.num_steps - made.most_refreshes
         assert made.most_refreshes * first + others * other <= users
+
+
+def test_c6_9_a_run_and_a_choice_share_the_budget():
+    with jax.enable_x64(True):
+        problem = Problem(WELLS.objective, num_users=400, dim=3, items_per_user=1)
+        plan = find_sosp.plan(problem, Budget(2.0, 1e-6), num_steps=10)
+        both = plan.search.certificate().epsilon + plan.choice.certificate().epsilon
+        assert both == pytest.approx(plan.certificate().epsilon)
+        assert both <= 2.0
+        assert plan.search.certificate().epsilon < 1.61 < 2.0  # printed: all of it for either

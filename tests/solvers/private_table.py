@@ -54,6 +54,7 @@ from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.nonconvex import (
     certify,
     drift_spider,
+    find_sosp,
     gibbs,
     net_exponential_mechanism,
     noisy_descent,
@@ -427,6 +428,8 @@ ROWS: tuple[Row, ...] = (
     _row("select_sosp, two tests", select_sosp, 8, stationarity=0.3, constants="paper", **SELECT),
     _row("select_sosp, least", select_sosp, 8, **SELECT),
     _row("certify", certify, 8, **POINTS),
+    _row("find_sosp, empirical", find_sosp, 8, num_steps=3, drift=1e-3, initial_gap=1.0, kind="found",
+        objective=WELSCH, float64=True, share=None, above=1.4),
     _row(
         "regularized", regularized, 8, kind="drawn", float64=True, objective=WHOLE, distance=1.0,
         regularization=1.0, above=1.1,

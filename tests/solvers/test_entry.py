@@ -35,6 +35,7 @@ NO_DISTANCE = {
     "element_level.federated",
     *(
         "drift_spider",
+        "find_sosp",
         "noisy_descent",
         "o2nc_multi_pass",
         "o2nc_single_pass",

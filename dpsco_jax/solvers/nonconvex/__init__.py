@@ -3,6 +3,7 @@
 from dpsco_jax.solvers.nonconvex import (
     certify,
     drift_spider,
+    find_sosp,
     gibbs,
     net_exponential_mechanism,
     noisy_descent,
@@ -15,6 +16,7 @@ from dpsco_jax.solvers.nonconvex import (
 __all__ = [
     "certify",
     "drift_spider",
+    "find_sosp",
     "gibbs",
     "net_exponential_mechanism",
     "noisy_descent",

@@ -1,0 +1,112 @@
+"""Spider, and a choice among its points: what both cost together, and what is found."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpsco_jax import Budget, privacy
+from dpsco_jax.problems import fixtures
+from dpsco_jax.solvers.nonconvex import find_sosp
+
+
+@functools.cache
+def _made(users, dim=2):
+    return fixtures.two_wells(jax.random.key(0), users, 1, dim, jitter=0.0)
+
+
+@functools.cache
+def _plan(users=2000, **given):
+    settings = {"num_steps": 20} | given
+    budget = Budget(settings.pop("epsilon", 8.0), 1e-5)
+    return find_sosp.plan(_made(users).problem(), budget, **settings)
+
+
+def _statistics(w):
+    """‖∇F‖ and λ_min at a point of the two wells ±1.5, by hand."""
+    found = []
+    for sign in (-1.5, 1.5):
+        away = np.asarray(w, float) - np.array([sign, 0.0])
+        weight = np.exp(-0.5 * away @ away)
+        found.append((weight * away, weight * (np.eye(2) - np.outer(away, away))))
+    gradient, hessian = (sum(part) / 2 for part in zip(*found, strict=True))
+    return np.linalg.norm(gradient), np.linalg.eigvalsh(hessian)[0]
+
+
+@pytest.mark.parametrize("risk", ["empirical", "population"])
+def test_costs_of_the_parts_add_up_on_the_same_users_and_the_dearer_counts_on_others(risk):
+    with jax.enable_x64(True):
+        plan = _plan(risk=risk)
+        first, second = plan.search.certificate().epsilon, plan.choice.certificate().epsilon
+        whole = plan.certificate().epsilon
+        if risk == "empirical":
+            assert plan.search.num_users == plan.choice.num_users == plan.num_users == 2000
+            assert (first, second) == (pytest.approx(6.4, rel=0.01), pytest.approx(1.6))
+            assert whole == pytest.approx(first + second, rel=1e-12)
+        else:
+            assert (plan.search.num_users, plan.choice.num_users) == (1000, 1000)
+            assert plan.search.releases.sampling == "one_pass"
+            assert whole == max(first, second) == pytest.approx(8.0, rel=1e-3)
+        assert whole <= 8.0
+        parts = [np.asarray(part.loss().rdp) for part in (plan.search, plan.choice)]
+        joint = sum(parts) if risk == "empirical" else np.maximum(*parts)
+        np.testing.assert_allclose(np.asarray(plan.loss().rdp), joint, rtol=1e-5)
+        assert privacy.epsilon(plan.loss(), 1e-5) >= whole * 0.99
+
+
+def test_a_point_that_is_found_is_no_saddle_and_has_the_guarantee():
+    """Of 100 seeds from the saddle itself, with every point a candidate, at most five fail."""
+    with jax.enable_x64(True):
+        plan, made = _plan(num_steps=25, epsilon=20.0), _made(2000)
+        run = jax.jit(
+            lambda keys: jax.lax.map(
+                lambda key: find_sosp.solve(key, plan, made.objective, made.data, jnp.zeros(2)),
+                keys,
+            )
+        )
+        found = run(jax.random.split(jax.random.key(0), 100))
+        good = 0
+        for w, success in zip(found.params, found.released["found"], strict=True):
+            norm, least = _statistics(w)
+            inside = norm <= plan.guaranteed_norm and least >= plan.guaranteed_curvature
+            good += bool(success) and inside
+        assert good >= 95
+        assert np.mean(np.abs(np.asarray(found.params)[:, 0]) > 1) >= 0.95
+
+
+def test_the_last_point_is_reported_where_none_is_found():
+    with jax.enable_x64(True):
+        plan, made = _plan(num_candidates=3, stationarity=1e-9, epsilon=200.0), _made(2000)
+        start = jnp.asarray([0.7, 0.7])
+        run = jax.jit(lambda key: find_sosp.solve(key, plan, made.objective, made.data, start))
+        solution = run(jax.random.key(0))
+        assert not bool(solution.released["found"])
+        assert int(solution.status) == 1
+        assert int(solution.released["index"]) == plan.search.num_steps
+        assert _statistics(solution.params)[0] < _statistics(start)[0]
+
+
+def test_halves_are_by_position_and_each_part_sees_its_own():
+    """Users of the second half who are not finite change nothing but the choice."""
+    with jax.enable_x64(True):
+        plan, made = _plan(risk="population"), _made(2000)
+        run = jax.jit(
+            lambda data: find_sosp.solve(
+                jax.random.key(0), plan, made.objective, data, jnp.asarray([0.5, 0.1])
+            )
+        )
+        rows = np.array(made.data.items)
+        rows[1000:] = np.nan
+        broken = run(made.data._replace(items=rows))
+        # The choice sees no gradient at all: everything is stationary, and the last point is taken.
+        whole = run(made.data)
+        assert bool(broken.released["found"])
+        if bool(whole.released["found"]) and int(whole.released["index"]) == 20:
+            np.testing.assert_array_equal(whole.params, broken.params)
+        rows = np.array(made.data.items)
+        rows[:1000] = np.nan
+        np.testing.assert_array_less(
+            1e-6, np.abs(run(made.data._replace(items=rows)).params - broken.params)
+        )

@@ -103,6 +103,15 @@ GOOD: dict[str, dict[str, Any]] = {
         }
         for name in ("o2nc_multi_pass", "o2nc_single_pass")
     },
+    **{
+        f"solvers.nonconvex.goldstein.{name}": {
+            "radius": kinds.NONNEGATIVE(0.1),
+            "num_points": kinds.COUNT(3),
+            "num_iterations": kinds.COUNT(3),
+        }
+        for name in ("component_goldstein_norm", "goldstein_norm")
+    },
+    "solvers.nonconvex.goldstein.generalization_bound": {"reach": kinds.NONNEGATIVE(1.0)},
     "solvers.work.Speed": dict.fromkeys(
         ("products_per_second", "others_per_second", "bytes_per_second", "seconds_per_step"),
         kinds.POSITIVE(1.0),

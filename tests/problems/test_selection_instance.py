@@ -67,7 +67,7 @@ def test_a_net_finds_a_good_coin_of_enough_users():
     with jax.enable_x64(True):
         made = hard.selection(jax.random.key(0), 2, np.array([0.9, 0.1, 0.8, 0.9]), radius=0.4)
         problem = Problem(made.objective, num_users=2000, dim=2)
-        plan = net_exponential_mechanism.plan(problem, Budget(2.0), risk="population")
+        plan = net_exponential_mechanism.plan(problem, Budget(2.0), cells=30, risk="population")
         data = made.draw(jax.random.key(1), 2000)
         run = jax.jit(
             lambda key: (

@@ -159,6 +159,7 @@ def selection(
     require_key(key)
     require_count("dim", dim)
     require_real("radius", radius, 0.0, 0.5 * (1 + 1e-12))
+    require_number("chances", chances)
     chances = np.asarray(chances, np.float64)
     require(chances.ndim == 1 and len(chances) >= 2, "chances", chances.shape, "[k], k >= 2")
     require(np.all((chances >= 0) & (chances <= 1)), "chances", chances, "in [0, 1]")

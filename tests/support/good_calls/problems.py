@@ -164,6 +164,13 @@ GOOD: dict[str, dict[str, Any]] = {
         "smoothing_radius": kinds.NONNEGATIVE,
     },
     "problems.hard_instances.argmax_probabilities": {"stddev": kinds.POSITIVE(1.0)},
+    "problems.hard_instances.selection": {
+        "dim": kinds.COUNT(2),
+        "chances": Kind("chances", ("nonsense", None, np.ones(1), np.array([2.0, 0.5]), np.nan))(
+            np.array([0.5, 0.2])
+        ),
+        "radius": Kind("in (0, 1/2]", ("nonsense", None, 0.0, 0.6, np.nan, -1.0))(0.25),
+    },
     "problems.hard_instances.solve_linear_program": {
         "cost": kinds.ANY(np.ones(2)),
         "constraints": kinds.ANY(-np.eye(2)),

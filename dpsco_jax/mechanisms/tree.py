@@ -115,16 +115,17 @@ class TreeCorrelation(NamedTuple):
         Raises:
             ValueError: an attribute is out of its range, or the statistic has other shapes.
         """
-        # The lowest bit of t is new: its block takes the place of all shorter ones.
+        # The lowest bit of t is new: its block takes the place of all shorter ones. What a stream before has
+        # left of longer ones is overwritten before it is read.
         t = stream.step + 1
         levels = jnp.arange(self.levels)
         lowest = jax.lax.population_count((t & -t) - 1)
         ended = levels < lowest
-        weights = jnp.where(ended & (stream.step > 0), -1.0, 0.0)
+        weights = jnp.where(ended, -1.0, 0.0)
 
         def kept(past: jax.Array, new: jax.Array) -> jax.Array:
             place, gone = (mask.reshape(-1, *[1] * new.ndim) for mask in (levels == lowest, ended))
-            old = jnp.where(gone | (stream.step == 0), 0, past)
+            old = jnp.where(gone, 0, past)
             return jnp.where(place, new[None].astype(past.dtype), old)
 
         scaled = noise_multiplier, sensitivity

@@ -11,9 +11,8 @@ _PUSH = ("tests/transforms/test_perturb_when_small.py",)
 
 FAULTS = (
     Fault("tree: no root", "mechanisms/tree.py", "return self.num_steps.bit_length()", "return max(1, (self.num_steps - 1).bit_length())", _TREE),
-    Fault("tree: blocks that have ended stay in the sum", "mechanisms/tree.py", "jnp.where(ended & (stream.step > 0), -1.0, 0.0)", "jnp.zeros(self.levels)", _TREE),
+    Fault("tree: blocks that have ended stay in the sum", "mechanisms/tree.py", "jnp.where(ended, -1.0, 0.0)", "jnp.zeros(self.levels)", _TREE),
     Fault("tree: index from 0", "mechanisms/tree.py", "t = stream.step + 1", "t = stream.step", _TREE),
-    Fault("tree: a new stream takes back noise of the last one", "mechanisms/tree.py", "gone | (stream.step == 0)", "gone", _TREE),
     Fault("tree: one block short of what a step is in", "mechanisms/tree.py", "return self.levels**0.5", "return max(1, self.levels - 1) ** 0.5", _TREE),
     Fault("tree: segments share noise", "mechanisms/tree.py", "stream = jax.random.fold_in(key, segment)", "stream = jax.random.fold_in(key, 0)", _TREE),
     Fault("tree: index 0 is released without noise", "mechanisms/tree.py", "valid = (t >= 1) & (t <= num_steps)", "valid = t <= num_steps", _TREE),

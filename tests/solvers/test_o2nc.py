@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem, privacy
@@ -16,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.nonconvex import (
     _goldstein_bounds,
     _smoothed_means,
+    goldstein,
     o2nc_multi_pass,
     o2nc_single_pass,
 )
@@ -257,19 +259,63 @@ def _clusters(users):
 
 @pytest.mark.slow
 def test_it_finds_the_large_cluster():
-    """Capped distances to two clusters of 10,000 points in the plane, from beside the small one."""
-    items = _clusters(10_000)
+    """Capped distances to two clusters of 10,000 points in the plane, from between them."""
+    data = UserData(jnp.asarray(_clusters(10_000))[:, None])
     plan = _planned(
-        o2nc_multi_pass, 10_000, 2, draws=8, num_steps=1330, period=5, chunk_size=10_000,
+        o2nc_multi_pass, 10_000, 2, draws=8, num_steps=1330, period=5, chunk_size=1000,
         initial_gap=1.5,
     )  # fmt: skip
     plan = plan.replace(block_length=14, radius=0.1 / 14, step_size=0.1 / 14 / math.sqrt(14))
-    data = UserData(jnp.asarray(items)[:, None])
-    solve = jax.jit(lambda key: o2nc_multi_pass.solve(key, plan, CAPPED, data, jnp.zeros(2)))
-    trace = solve(jax.random.key(5))
+    solve = jax.jit(lambda key: o2nc_multi_pass.solve(key, plan, CAPPED, data, jnp.zeros(2)).params)
+    ends = np.stack([solve(jax.random.key(seed)) for seed in range(3)])
     assert plan.certificate().epsilon <= 1.0
-    ends = [np.asarray(trace.params)]
-    assert np.all(np.isfinite(ends))
+    near = jax.jit(lambda key, x: goldstein.goldstein_norm(key, CAPPED, data, x, 0.2, 50).norm)
+    before = float(near(jax.random.key(0), jnp.zeros(2)))
+    after = [float(near(jax.random.key(1), jnp.asarray(end))) for end in ends]
+    assert before > 0.3
+    assert sorted(after)[1] < 0.3 * before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tree", "bands"])
+def test_what_is_learned_of_a_user_is_what_is_paid_for(kind):
+    """Linear losses in one dimension, periods of two steps, 2·10⁵ runs on each side: the likelihood ratio.
+
+    Of a user in the first step, who is worst: the measured μ is in [0.95, 1.02] of 1/σ.
+    """
+    sigma, runs = 1.25, 200_000
+    of = _smoothed_means.StreamReleases(2, 2, 2, (1, 1), kind, sigma, 1e-6)
+    mean = _smoothed_means.OnePass(1, "first", 1, of, 1.0, 0.1)
+
+    @jax.jit
+    def estimates(keys, item):
+        data = UserData(jnp.stack([item, jnp.zeros(())])[:, None, None])
+
+        def one(key):
+            opened = mean.open(key, LINEAR, data, jnp.zeros(1))
+            state, found = opened.release.init(jnp.zeros(1)), []
+            for _ in range(2):
+                asked = opened.oracle.at(state, jnp.zeros(1))(
+                    jax.random.key(0), jnp.zeros(1), opened.data
+                )
+                update, state = opened.release.update(
+                    asked.gradient, state, jnp.zeros(1), **asked.extra_args
+                )
+                found.append(update[0])
+            return jnp.stack(found)
+
+        return jax.vmap(one)(keys)
+
+    sides = [
+        np.float64(estimates(jax.random.split(jax.random.key(seed), runs), jnp.asarray(item)))
+        for seed, item in ((1, -1.0), (2, 1.0))
+    ]
+    steps = [np.diff(side, axis=1, prepend=0.0) for side in sides]
+    covariance = np.cov(np.concatenate([s - s.mean(axis=0) for s in steps]).T)
+    ratio = np.linalg.solve(covariance, np.array([1.0, 0.0]))
+    below, above = (np.mean(step @ ratio > 0) for step in steps)
+    measured = scipy.stats.norm.ppf(above) - scipy.stats.norm.ppf(below)
+    assert 0.95 / sigma < measured < 1.02 / sigma
 
 
 def test_relations():

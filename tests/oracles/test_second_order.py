@@ -131,7 +131,9 @@ def test_what_is_not_finite_counts_as_zero():
         without = evaluated(objective, empty, w)
         np.testing.assert_allclose(gone.gradient, without.gradient, rtol=1e-12)
         np.testing.assert_allclose(gone.hessian, without.hessian, rtol=1e-12, atol=1e-15)
-    broken = losses.huber(1.0)._replace(linear_model=None, loss=lambda p, z: jnp.sum(p) * jnp.nan)
+    broken = losses.huber(1.0)._replace(
+        linear_model=None, loss=lambda p, z: jnp.sum(p * p) * jnp.nan
+    )
     found = evaluated(broken, data, w)
     assert not np.any(found.gradient)
     assert not np.any(found.hessian)

@@ -45,10 +45,14 @@ def test_between_points_nothing_is_forgotten(name):
 
 def test_the_radius_of_the_net_is_the_best_of_those_that_are_tried():
     n, d = 10**6, 10
-    found = bounds(n, d)
-    for r in 2.0 ** -np.arange(1.0, 40.0, 0.5):
-        points = d * math.log1p(4.0 / r) + math.log(80.0)
-        assert found.gradient <= (2 * math.sqrt(2 * points / n) + 2 * r) * 1.05
+    found, r = bounds(n, d), 2.0 ** -np.arange(-1.0, 40.0, 0.05)
+    points = d * np.log1p(4.0 / r) + math.log(80.0)
+    best = np.min(2 * np.sqrt(2 * points / n) + 2 * r)
+    assert best <= found.gradient <= 1.01 * best
+    level = (points + math.log(d)) / n
+    spread = np.sqrt(2 * level + 4 * level**2 / 9) + 2 * level / 3
+    best = np.min(spread + 2 * 0.3 * r)
+    assert best <= bounds(n, d, hessian_lipschitz=0.3).hessian <= 1.01 * best
 
 
 def test_stationarity_of_the_population_by_hand():

@@ -105,7 +105,7 @@ def test_stddevs_are_multipliers_times_sensitivities():
 
 
 def test_the_noisy_vector_would_bound_the_norm_no_better():
-    """By the exact quantile of the noncentral χ, which covers as often: 300 trials, 3 s.e., unit noise."""
+    """By the exact quantile of the noncentral χ, which covers as often: 100 trials, 3 s.e., unit noise."""
     rng = np.random.default_rng(0)
     quantile = -special.ndtri(0.05)
 
@@ -116,12 +116,12 @@ def test_the_noisy_vector_would_bound_the_norm_no_better():
         top = math.sqrt(square) + 6.0
         return 0.0 if missing(1e-9) <= 0 else optimize.brentq(missing, 1e-9, top)
 
-    for dim, norm in ((2, 0.5), (2, 8.0), (10, 8.0), (58, 8.0), (58, 0.5)):
-        vectors = rng.standard_normal((300, dim))
+    for dim, norm in ((2, 0.5), (10, 8.0), (58, 0.5)):
+        vectors = rng.standard_normal((100, dim))
         vectors[:, 0] += norm
         wide = np.array([by_vector(s, dim) for s in np.sum(vectors**2, axis=1)])
-        narrow = np.maximum(norm + rng.standard_normal(300) + quantile, 0.0)
-        error = math.hypot(wide.std(), narrow.std()) / math.sqrt(300)
+        narrow = np.maximum(norm + rng.standard_normal(100) + quantile, 0.0)
+        error = math.hypot(wide.std(), narrow.std()) / math.sqrt(100)
         assert np.mean(narrow) <= np.mean(wide) + 3 * error
     assert np.mean(wide) - np.mean(narrow) > 1.0  # of short gradients, at d = 58
 
@@ -156,22 +156,26 @@ def test_networks_and_ridges_and_losses_without_a_third_derivative():
     loss = nonconvex_losses.tanh_network(1.0, 2, 1.0, ridge=0.1)
     point = Network(0.3 * jnp.ones((2, 2)), 0.2 * jnp.ones(2))
     plan = certify.plan(Problem(loss, num_users=50, items_per_user=2, dim=6), Budget(1e6, 1e-5))
-    found = certify.solve(jax.random.key(0), plan, loss, data, point).released
+    found = jax.jit(lambda p: certify.solve(jax.random.key(0), plan, loss, data, p).released)(point)
 
     def risk(p):
         each = jax.vmap(jax.vmap(loss.loss, (None, 0)), (None, 0))(p, data.items)
         return jnp.mean(each) + loss.regularizer(p)
 
     flat, restored = jax.flatten_util.ravel_pytree(point)
-    gradient = jax.grad(risk)(point)
-    hessian = jax.hessian(lambda f: risk(restored(f)))(flat)
-    norm = float(jnp.linalg.norm(jax.flatten_util.ravel_pytree(gradient)[0]))
-    np.testing.assert_allclose(found["gradient_norm"], norm, atol=2e-3)
-    np.testing.assert_allclose(found["least_curvature"], jnp.linalg.eigvalsh(hessian)[0], atol=2e-3)
+
+    def flat_risk(numbers):
+        return risk(restored(numbers))
+
+    gradient, hessian = jax.jit(lambda f: (jax.grad(flat_risk)(f), jax.hessian(flat_risk)(f)))(flat)
+    np.testing.assert_allclose(found["gradient_norm"], np.linalg.norm(gradient), atol=2e-3)
+    np.testing.assert_allclose(found["least_curvature"], np.linalg.eigvalsh(hessian)[0], atol=2e-3)
     huber = losses.huber(1.0)
     plan = certify.plan(Problem(huber, num_users=50, items_per_user=2, dim=2), Budget(1.0, 1e-5))
-    found = certify.solve(jax.random.key(0), plan, huber, data, jnp.zeros(2)).released
-    assert "stationarity" not in found
+    shapes = jax.eval_shape(
+        lambda p: certify.solve(jax.random.key(0), plan, huber, data, p).released, jnp.zeros(2)
+    )
+    assert "stationarity" not in shapes
 
 
 def test_numbers_compile_nothing():

@@ -159,6 +159,7 @@ def clipped_gradient_sum(
     """
     require_instance("model", model, LinearModel)
     require_given(require_callable, sampler=sampler)
+    require_callable("derivative", derivative)
     require_count("chunk_size", chunk_size)
     require_positive("clip_norm", clip_norm)
     if smoothing_radius is not None:

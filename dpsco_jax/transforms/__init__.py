@@ -33,7 +33,7 @@ from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.project_subspace import project_subspace, projected_certificate
 from dpsco_jax.transforms.restart import RestartState, restart_every, restart_stages
 from dpsco_jax.transforms.smallest import SmallestState, smallest, smallest_eval_params
-from dpsco_jax.transforms.spider import SpiderState, next_step, spider
+from dpsco_jax.transforms.spider import SpiderState, spider
 from dpsco_jax.transforms.until_halted import UntilHaltedState, until_halted
 from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized_mean
 
@@ -65,7 +65,6 @@ __all__ = [
     "clipped_sum",
     "halt_when",
     "halted",
-    "next_step",
     "o2nc",
     "o2nc_eval_params",
     "outlier_removed_mean",

@@ -33,11 +33,19 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy
+from dpsco_jax._checks import (
+    require,
+    require_each,
+    require_instance,
+    require_key,
+    require_positive,
+    require_relation,
+)
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.transforms.aggregates import summed_contributions
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 
-__all__ = ["SpiderState", "Step", "next_step", "spider"]
+__all__ = ["SpiderState", "Step", "spider"]
 
 
 class Step(NamedTuple):
@@ -80,32 +88,24 @@ class SpiderState(NamedTuple):
         """Whether the run is over: what was released does not allow a further step."""
         return self.last.halted
 
+    def step(self, params: Any, refresh: str, every: Any, most: tuple[int, int, int]) -> Step:
+        """What is public of the step at ``params``; a function of what was released.
 
-def next_step(
-    state: SpiderState,
-    params: Any,
-    refresh: str,
-    every: jax.typing.ArrayLike,
-    most: tuple[int, int, int],
-) -> Step:
-    """What is public of the step at ``params``; a function of what was released.
-
-    Args:
-        state: of ``spider``, before the step.
-        params: x_t.
-        refresh: ``"periodic"``, every so many steps, or ``"drift"``, once the drift is at least so much.
-        every: of the one or the other.
-        most: how often the estimate may begin anew, how often it may be kept up, and both together.
-    """
-    moved = jax.tree.map(lambda x, y: x - y, params, state.previous)
-    distance = global_norm(moved).astype(float)
-    drift = state.last.drift + distance**2
-    first = state.made == 0
-    due = state.made % every == 0 if refresh == "periodic" else first | (drift >= every)
-    kept_up = state.made - state.refreshes
-    spent = jnp.where(due, state.refreshes >= most[0], kept_up >= most[1])
-    halted = state.last.halted | spent | (state.made >= most[2])
-    return Step(due, distance, jnp.where(due, 0.0, drift), halted)
+        Args:
+            params: x_t.
+            refresh: ``"periodic"``, every so many steps, or ``"drift"``, once the drift is at least so much.
+            every: of the one or the other.
+            most: how often the estimate may begin anew, how often it may be kept up, and both together.
+        """
+        moved = jax.tree.map(lambda x, y: x - y, params, self.previous)
+        distance = global_norm(moved).astype(float)
+        drift = self.last.drift + distance**2
+        first = self.made == 0
+        due = self.made % every == 0 if refresh == "periodic" else first | (drift >= every)
+        kept_up = self.made - self.refreshes
+        spent = jnp.where(due, self.refreshes >= most[0], kept_up >= most[1])
+        halted = self.last.halted | spent | (self.made >= most[2])
+        return Step(due, distance, jnp.where(due, 0.0, drift), halted)
 
 
 def spider(
@@ -116,7 +116,7 @@ def spider(
     loss: privacy.PrivacyLoss,
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
 ) -> optax.GradientTransformationExtraArgs:
-    """The estimate, of sums of vectors of norm at most one; ``update`` takes the ``step`` of ``next_step``.
+    """The estimate, of sums of vectors of norm at most one; ``update`` takes the ``step`` of the state.
 
     Args:
         key: a typed key; copied into the state by ``init``.
@@ -125,7 +125,17 @@ def spider(
         multipliers: of the noise over the sensitivity, likewise.
         loss: of the whole run.
         relation: of neighbours.
+
+    Raises:
+        ValueError: an argument is not of its kind; by ``init`` and ``update`` what ``privatize`` refuses.
     """
+    require_key(key)
+    for name, pair in (("clips", clips), ("divisors", divisors), ("multipliers", multipliers)):
+        require_instance(name, pair, tuple)
+        require(len(pair) == 2, name, pair, "two numbers")
+        require_each(require_positive, **{f"{name}[{i}]": x for i, x in enumerate(pair)})
+    require_instance("loss", loss, privacy.PrivacyLoss)
+    require_relation("relation", relation)
 
     def made(fresh: Any) -> optax.GradientTransformationExtraArgs:
         def chosen(pair: tuple[Any, Any]) -> jax.Array:

@@ -8,7 +8,7 @@ _DRIFT = ("tests/solvers/test_drift_spider.py", "tests/corrections/test_spider.p
 FAULTS = (
     Fault("spider: noise of differences is not in proportion to the step", "transforms/spider.py", "clips[1] * step.distance", "clips[1]", _SPIDER),
     Fault("spider: multipliers the other way round", "transforms/spider.py", "jnp.asarray(pair[0], float), jnp.asarray(pair[1], float)", "jnp.asarray(pair[1], float), jnp.asarray(pair[0], float)", _SPIDER),
-    Fault("spider: releases beyond the cap", "transforms/spider.py", "state.last.halted | spent", "state.last.halted", _SPIDER),
+    Fault("spider: releases beyond the cap", "transforms/spider.py", "self.last.halted | spent |", "self.last.halted |", _SPIDER),
     Fault("spider: an old estimate stays in a new one", "transforms/spider.py", "kept = jnp.where(step.fresh, 0.0, old)", "kept = old", _SPIDER),
     Fault("spider: releases leave a run that is over", "transforms/spider.py", "jnp.where(step.halted, old, changed)", "changed", _SPIDER),
     Fault("spider: what cannot be paid for is", "transforms/spider.py", "jnp.where(jnp.isfinite(new), paid, new)", "paid", _SPIDER),

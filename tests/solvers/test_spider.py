@@ -247,7 +247,7 @@ def test_the_schedule_is_the_best_of_its_own_bound_and_beats_noisy_descent():
     budget = 0.2367043806634366**2
     for users, dim, printed in ((1e4, 10, 0.0422), (1e5, 10, 0.00913), (1e5, 58, 0.0164)):
         both = (2 / users, 2 / users)
-        found = spider.schedule(1.0, 1.0, both, dim, budget, noisy_descent.grid(10**6, 200))
+        found = spider.schedule(1.0, 1.0, *both, dim, budget, 10**6)
         assert found.bound == pytest.approx(printed, rel=0.01)
         assert found.bound < noisy_descent.schedule(1.0, 1.0, 2 / users, dim, budget, 10**6).bound
         u, mean_square = found.step_size, found.bound**2

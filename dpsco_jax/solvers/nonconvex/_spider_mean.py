@@ -196,7 +196,7 @@ class Spider:
 
         def at(opt_state: Any, params: Any) -> Any:
             state = _state(opt_state)
-            step = transforms.next_step(state, params, self.refresh, self.every, most)
+            step = state.step(params, self.refresh, self.every, most)
             asked = differences.query(params, state.previous, step.fresh, *clips, step.distance)
             ask = oracle_of(self._sampler(state, step.fresh))
 

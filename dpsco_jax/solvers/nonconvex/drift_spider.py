@@ -55,7 +55,7 @@ from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.nonconvex import noisy_descent
+from dpsco_jax.solvers.nonconvex import _stationary, noisy_descent
 from dpsco_jax.solvers.nonconvex._drift_schedule import Goal, Schedule, paper_schedule, schedule
 from dpsco_jax.solvers.nonconvex._spider_mean import Spider, SpiderReleases
 from dpsco_jax.solvers.plans import Remarks
@@ -111,11 +111,11 @@ def plan(
             its Hessian is not Lipschitz for ``second_order``; or there are too few users for one pass.
     """
     users, objective = problem.num_users, problem.objective
-    gap = noisy_descent.gap_of(problem, initial_gap)
+    gap = _stationary.gap_of(problem, initial_gap)
     replaced = NeighboringRelation.REPLACE_ONE
     good = relation in (replaced, NeighboringRelation.REPLACE_SPECIAL)
     _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
-    clip = noisy_descent.smoothness_of(problem, difference_clip, "difference_clip")
+    clip = _stationary.smoothness_of(problem, difference_clip, "difference_clip")
     lipschitz = problem.lipschitz if gradient_clip is None else gradient_clip
     goal = Goal(
         initial_gap=gap,
@@ -137,7 +137,7 @@ def plan(
         found = paper_schedule(goal, squared, most_steps)
     else:
         squared = float(joint) ** -2
-        steps = noisy_descent.grid(most_steps, 100) if num_steps is None else [num_steps]
+        steps = _stationary.grid(most_steps, 100) if num_steps is None else [num_steps]
         found = schedule(goal, squared, steps, drifts)
     releases = SpiderReleases(
         population_size=users,
@@ -184,7 +184,7 @@ def plan(
             )
         ),
         premises=Remarks(
-            noisy_descent.PREMISES
+            _stationary.PREMISES
             + (("users are drawn independently",) if sampling == "one_pass" else ())
         ),
         promised_relation=replaced if relation is replaced else None,

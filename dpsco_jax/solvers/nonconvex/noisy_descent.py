@@ -32,43 +32,20 @@ Example:
 
 import dataclasses
 import math
-from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from dpsco_jax import _checks, privacy
-from dpsco_jax._argument_kinds import Count, Positive, one_of
+from dpsco_jax import privacy
+from dpsco_jax._argument_kinds import Count, Positive, checked
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.plans import Remarks
+from dpsco_jax.solvers.nonconvex import _stationary
+from dpsco_jax.solvers.nonconvex._stationary import Schedule
 from dpsco_jax.solvers.user_level import sgd
 
-__all__ = ["Schedule", "grid", "plan", "schedule", "solve", "steps"]
-
-Reported = Annotated[str, one_of("random", "last")]
-PREMISES = Remarks(("the loss is smooth on the whole space, and F(start) - inf F ≤ initial_gap",))
-
-
-class Schedule(NamedTuple):
-    """The numbers of a run, and what they prove.
-
-    Attributes:
-        num_steps: T.
-        period: after how many steps an estimate of the gradient is begun anew; 1 where there is no other.
-        step_size: η.
-        gradient_share: μ² of a release of gradients, of the μ² of the whole run.
-        difference_share: μ² of a release of differences of gradients.
-        bound: proven bound on (E‖∇F(x)‖²)^½ at the reported point.
-    """
-
-    num_steps: int
-    period: int
-    step_size: float
-    gradient_share: float
-    difference_share: float
-    bound: float
+__all__ = ["plan", "schedule", "solve"]
 
 
 @_plan_base.remembers(least_users=2)
@@ -80,7 +57,7 @@ def plan(
     most_steps: Count = 10_000,
     clip_norm: Positive | None = None,
     smoothness: Positive | None = None,
-    reported: Reported = "random",
+    reported: _stationary.Reported = "random",
     chunk_size: Count = 64,
     accountant: _planning.Accountant = "pld",
 ) -> FirstOrder:
@@ -100,11 +77,14 @@ def plan(
     Raises:
         ValueError: an argument is out of range, or left out although the loss does not know it.
     """
-    users, gap = problem.num_users, gap_of(problem, initial_gap)
-    curvature = smoothness_of(problem, smoothness, "smoothness") + problem.objective.ridge
+    users, gap = problem.num_users, _stationary.gap_of(problem, initial_gap)
+    curvature = (
+        _stationary.smoothness_of(problem, smoothness, "smoothness") + problem.objective.ridge
+    )
     clip = problem.lipschitz if clip_norm is None else clip_norm
     joint = fixed_size(users, users, 1).noise_multiplier(budget.epsilon, budget.delta, accountant)
-    found = schedule(gap, curvature, 2 * clip / users, problem.dim, joint**-2, most_steps)
+    sensitivity = 2 * clip / users
+    found = schedule(gap, curvature, sensitivity, problem.dim, joint**-2, most_steps)
     base = sgd.plan(
         problem,
         budget,
@@ -118,19 +98,20 @@ def plan(
     )
     proven = math.isinf(problem.diameter) and reported == "random"
     return dataclasses.replace(
-        base.with_method("noisy gradient descent", steps(found, reported)),
+        base.with_method("noisy gradient descent", _stationary.steps(found, reported)),
         details={"gradient_norm_bound": found.bound if proven else math.inf},
-        premises=PREMISES,
+        premises=_stationary.PREMISES,
     )
 
 
+@checked
 def schedule(
-    initial_gap: float,
-    smoothness: float,
-    sensitivity: float,
-    dim: int,
-    budget: float,
-    most_steps: int,
+    initial_gap: Positive,
+    smoothness: Positive,
+    sensitivity: Positive,
+    dim: Count,
+    squared_mu: Positive,
+    most_steps: Count,
 ) -> Schedule:
     """The best number and length of steps.
 
@@ -139,41 +120,12 @@ def schedule(
         smoothness: M.
         sensitivity: of the mean of gradients.
         dim: d.
-        budget: μ² of the whole run.
+        squared_mu: μ² of the whole run.
         most_steps: the largest T.
     """
-    u, steps = np.linspace(0.01, 1.0, 100), np.array(grid(most_steps, 1000))[:, None]
-    variance = dim * sensitivity**2 * steps / budget
+    u, steps = np.linspace(0.01, 1.0, 100), np.array(_stationary.grid(most_steps, 1000))[:, None]
+    variance = dim * sensitivity**2 * steps / squared_mu
     squared = (2 * initial_gap * smoothness / (u * steps) + u * variance) / (2 - u)
     row, column = np.unravel_index(np.argmin(squared), squared.shape)
     number, length = int(steps[row, 0]), float(u[column]) / smoothness
-    return Schedule(number, 1, length, budget / number, 0.0, math.sqrt(squared[row, column]))
-
-
-def steps(found: Schedule, reported: str) -> methods.ScheduledSgd:
-    """The steps of a schedule, with the point to report: ``"random"`` or ``"last"``."""
-    lengths = np.full(found.num_steps, found.step_size)
-    if reported == "random":
-        return methods.ScheduledSgd(lengths, np.full(len(lengths), 1 / len(lengths)), "random")
-    return methods.ScheduledSgd(lengths, 1.0 * (np.arange(len(lengths)) == len(lengths) - 1))
-
-
-def grid(most: int, points: int) -> list[int]:
-    """Integers from 1 to ``most``, in ratio."""
-    return sorted({int(x) for x in np.geomspace(1, most, points).round()} | {1, most})
-
-
-def gap_of(problem: Problem, initial_gap: float | None) -> float:
-    """B: as given, or the range of the loss."""
-    known = problem.objective.loss_range if initial_gap is None else initial_gap
-    wanted = "given where the loss has no loss_range"
-    _checks.require(known is not None, "initial_gap", initial_gap, wanted)
-    return _checks.require_real("initial_gap", known, 0)
-
-
-def smoothness_of(problem: Problem, given: float | None, name: str) -> float:
-    """M: as given under a name, or that of the objective."""
-    known = problem.objective.smoothness if given is None else given
-    wanted = "given where the loss has no smoothness constant"
-    _checks.require(known is not None and known > 0, name, known, wanted)
-    return float(known)  # type: ignore[arg-type]
+    return Schedule(number, 1, length, squared_mu / number, 0.0, math.sqrt(squared[row, column]))

@@ -35,21 +35,20 @@ Example:
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
-from dpsco_jax._argument_kinds import Count, Positive
+from dpsco_jax._argument_kinds import Count, Positive, checked
 from dpsco_jax._numerics import float32_above
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.nonconvex import noisy_descent
+from dpsco_jax.solvers.nonconvex import _stationary, noisy_descent
 from dpsco_jax.solvers.nonconvex._spider_mean import Spider, SpiderReleases
-from dpsco_jax.solvers.nonconvex.noisy_descent import Schedule
+from dpsco_jax.solvers.nonconvex._stationary import Schedule
 
 __all__ = ["plan", "schedule", "solve"]
 
@@ -65,7 +64,7 @@ def plan(
     period: Count | None = None,
     gradient_clip: Positive | None = None,
     difference_clip: Positive | None = None,
-    reported: noisy_descent.Reported = "random",
+    reported: _stationary.Reported = "random",
     chunk_size: Count = 64,
     accountant: _planning.Accountant = "pld",
     relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
@@ -90,23 +89,20 @@ def plan(
         ValueError: an argument is out of range, or the loss is not smooth and no ``difference_clip`` given.
     """
     users, dim = problem.num_users, problem.dim
-    gap = noisy_descent.gap_of(problem, initial_gap)
+    gap = _stationary.gap_of(problem, initial_gap)
     replaced = NeighboringRelation.REPLACE_ONE
     special = NeighboringRelation.REPLACE_SPECIAL
     good = relation in (replaced, special)
     _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
-    smoothness = noisy_descent.smoothness_of(problem, difference_clip, "difference_clip")
+    smoothness = _stationary.smoothness_of(problem, difference_clip, "difference_clip")
     lipschitz = problem.lipschitz if gradient_clip is None else gradient_clip
     joint = fixed_size(users, users, 1).noise_multiplier(budget.epsilon, budget.delta, accountant)
     per_norm = 2.0 if relation is replaced else 1.0
-    sensitivities = per_norm * lipschitz / users, per_norm * smoothness / users
-    steps = noisy_descent.grid(most_steps, 200) if num_steps is None else [num_steps]
-    if period is not None:
-        _checks.require_integer("period", period, 1, max(steps))
-    curvature = (
-        smoothness + problem.objective.ridge
-    )  # of loss and ridge; differences are of the loss
-    found = schedule(gap, curvature, sensitivities, dim, joint**-2, steps, period)
+    # Steps are along the gradient of loss and ridge, differences are of the loss.
+    curvature = smoothness + problem.objective.ridge
+    first, other = (per_norm * bound / users for bound in (lipschitz, smoothness))
+    most = most_steps if num_steps is None else num_steps
+    found = schedule(gap, curvature, first, other, dim, joint**-2, most, num_steps, period)
     refreshes = -(-found.num_steps // found.period)
     releases = SpiderReleases(
         population_size=users,
@@ -121,12 +117,12 @@ def plan(
     )
     mean = Spider(chunk_size, "periodic", releases, lipschitz, smoothness, float(found.period))
     proven = math.isinf(problem.diameter) and reported == "random"
-    alone = noisy_descent.schedule(gap, curvature, sensitivities[0], dim, joint**-2, max(steps))
+    alone = noisy_descent.schedule(gap, curvature, first, dim, joint**-2, most)
     return FirstOrder(
         title="private SpiderBoost",
         dim=dim,
         mean=mean,
-        method=noisy_descent.steps(found, reported),
+        method=_stationary.steps(found, reported),
         pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
@@ -135,48 +131,57 @@ def plan(
             "gradient_norm_bound": found.bound if proven else math.inf,
             "noisy_descent_proves": alone.bound if proven else math.inf,
         },
-        premises=noisy_descent.PREMISES,
+        premises=_stationary.PREMISES,
         promised_relation=replaced if relation is replaced else None,
     )
 
 
+@checked
 def schedule(
-    initial_gap: float,
-    smoothness: float,
-    sensitivities: tuple[float, float],
-    dim: int,
-    budget: float,
-    steps: Sequence[int],
-    period: int | None = None,
+    initial_gap: Positive,
+    smoothness: Positive,
+    gradient_sensitivity: Positive,
+    difference_sensitivity: Positive,
+    dim: Count,
+    squared_mu: Positive,
+    most_steps: Count,
+    num_steps: Count | None = None,
+    period: Count | None = None,
 ) -> Schedule:
     """The numbers that make the bound least, by a search over T, q and η.
 
     Args:
         initial_gap: B.
         smoothness: M.
-        sensitivities: of a mean of gradients, and of a mean of differences over the distance.
+        gradient_sensitivity: of the mean of gradients.
+        difference_sensitivity: of the mean of differences, over the distance of their points.
         dim: d.
-        budget: μ² of the whole run.
-        steps: the T to choose from.
-        period: q; the best if ``None``.
+        squared_mu: μ² of the whole run.
+        most_steps: the largest T.
+        num_steps: T; the best if ``None``.
+        period: q, at most T; the best if ``None``.
+
+    Raises:
+        ValueError: an argument is out of its range.
     """
+    longest = most_steps if num_steps is None else num_steps
+    if period is not None:
+        _checks.require_integer("period", period, 1, longest)
+    steps = _stationary.grid(longest, 200) if num_steps is None else [longest]
     # u = ηM; the share of a difference is the least for which u + d·σ_2²(q - 1)η² ≤ 1.
     u = np.linspace(0.01, 0.99, 99)
-    longest = max(steps)
-    evenly = (
-        budget / 2 / longest
-    )  # where nothing is proven, since the noise is too much for any step
+    # Where the noise is too much for any step nothing is proven.
+    evenly = squared_mu / 2 / longest
     best = Schedule(longest, period or longest, 1 / smoothness, evenly, evenly, math.inf)
     for number in steps:
-        periods = np.array(
-            noisy_descent.grid(number, 60) if period is None else [min(period, number)]
-        )[:, None]
-        noise = dim * (sensitivities[1] / smoothness) ** 2 * (periods - 1)
-        differences = np.maximum(noise * u**2 / (1 - u), _LEAST_SHARE * budget / number)
+        tried = _stationary.grid(number, 60) if period is None else [min(period, number)]
+        periods = np.array(tried)[:, None]
+        noise = dim * (difference_sensitivity / smoothness) ** 2 * (periods - 1)
+        differences = np.maximum(noise * u**2 / (1 - u), _LEAST_SHARE * squared_mu / number)
         refreshes = -(-number // periods)
-        gradients = (budget - (number - refreshes) * differences) / refreshes
+        gradients = (squared_mu - (number - refreshes) * differences) / refreshes
         good = gradients > 0
-        variance = dim * sensitivities[0] ** 2 / np.where(good, gradients, 1.0)
+        variance = dim * gradient_sensitivity**2 / np.where(good, gradients, 1.0)
         squared = 2 * initial_gap * smoothness / (u * number) + variance
         row, column = np.unravel_index(np.argmin(np.where(good, squared, math.inf)), good.shape)
         shares = float(gradients[row, column]), float(differences[row, column])

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.oracles import gradients, linear, preconditioned, resque, sampling
+from dpsco_jax.oracles import _linear_rows, gradients, linear, preconditioned, resque, sampling
 from dpsco_jax.problems.stored import StoredUsers
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
@@ -49,7 +49,10 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "oracles.ghost.report.explain": {**_GHOST, "example": kinds.ANY(np.ones(DIM, np.float32))},
     "oracles.ghost.sums.clipped_gradient_sum": _CLIP,
-    "oracles.linear.clipped_gradient_sum": _SMOOTHING,
+    "oracles.linear.clipped_gradient_sum": {
+        **_SMOOTHING,
+        "derivative": kinds.FUNCTION(_linear_rows.at_point),
+    },
     "oracles.linear_users.per_user_gradients": _SMOOTHING,
     "oracles.unclipped.mean_gradient": {**_SMOOTHING, "count": kinds.COUNT(5)},
     "oracles.linear.shifts": {
@@ -139,6 +142,8 @@ EXEMPT: dict[tuple[str, str], str] = {
             "linear.shifts",
             "gradients.count_items",
             "chunks.add_chunks",
+            "spider.query",
+            "spider.sum_form",
             "user_gradients.clipped_sum_form",
             "user_gradients.clipped_sum_oracle",
             "user_gradients.rows_form",

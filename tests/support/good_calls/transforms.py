@@ -29,7 +29,15 @@ _BALL = {
     "step_size": kinds.NONNEGATIVE,
 }
 
+_PAIR = Kind("two numbers", ("nonsense", 7, None, (1.0,), (1.0, 0.0), (-1.0, 1.0)))
 GOOD: dict[str, dict[str, Any]] = {
+    "transforms.spider.spider": {
+        "clips": _PAIR((1.0, 1.0)),
+        "divisors": _PAIR((8, 8)),
+        "multipliers": _PAIR((2.0, 3.0)),
+        "loss": kinds.OBJECT(privacy.curves.gaussian(2.0)),
+        "relation": kinds.RELATION(NeighboringRelation.REPLACE_ONE),
+    },
     "transforms.ac_sa.ac_sa": {
         "smoothness": kinds.POSITIVE,
         "strong_convexity": kinds.NONNEGATIVE,

@@ -259,21 +259,19 @@ def _clusters(users):
 
 @pytest.mark.slow
 def test_it_finds_the_large_cluster():
-    """Capped distances to two clusters of 10,000 points in the plane, from between them."""
-    data = UserData(jnp.asarray(_clusters(10_000))[:, None])
-    plan = _planned(
-        o2nc_multi_pass, 10_000, 2, draws=8, num_steps=1330, period=5, chunk_size=1000,
-        initial_gap=1.5,
-    )  # fmt: skip
-    plan = plan.replace(block_length=14, radius=0.1 / 14, step_size=0.1 / 14 / math.sqrt(14))
+    """Capped distances to two clusters of 2,000 points in the plane, from between them."""
+    data = UserData(jnp.asarray(_clusters(2000))[:, None])
+    settings = {"draws": 4, "num_steps": 600, "period": 5, "initial_gap": 1.5, "chunk_size": 2000}
+    plan = _planned(o2nc_multi_pass, 2000, 2, **settings)
     solve = jax.jit(lambda key: o2nc_multi_pass.solve(key, plan, CAPPED, data, jnp.zeros(2)).params)
-    ends = np.stack([solve(jax.random.key(seed)) for seed in range(3)])
+    ends = np.stack([solve(jax.random.key(seed)) for seed in range(4)])
     assert plan.certificate().epsilon <= 1.0
     near = jax.jit(lambda key, x: goldstein.goldstein_norm(key, CAPPED, data, x, 0.2, 50).norm)
-    before = float(near(jax.random.key(0), jnp.zeros(2)))
+    assert float(near(jax.random.key(0), jnp.zeros(2))) > 0.3
     after = [float(near(jax.random.key(1), jnp.asarray(end))) for end in ends]
-    assert before > 0.3
-    assert sorted(after)[1] < 0.3 * before
+    # The block is drawn: it may be one of the way there.
+    assert np.median(after) < 0.1
+    assert np.median(np.linalg.norm(ends - [1.0, 0.0], axis=1)) < 0.3
 
 
 @pytest.mark.slow

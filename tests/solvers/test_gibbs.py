@@ -280,6 +280,19 @@ def test_nothing_but_which_proposal_counts_depends_on_data():
         np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
 
 
+def test_a_loop_in_which_nothing_counts_ends_in_a_fresh_proposal():
+    plan, key = planned(number=12).replace(num_proposals=64.0), jax.random.key(3)
+    with mock.patch.object(gibbs, "_count", lambda key, sums, *_: jnp.zeros(sums.shape, bool)):
+        run = jax.jit(lambda key: gibbs.solve(key, plan, WELSCH, two_wells(12), jnp.zeros(1)))
+        found = run(key).params
+    with jax.debug_key_reuse(False):
+        own = jax.random.split(key)[0]
+        fresh = jax.jit(lambda key: gibbs._proposals(key, plan, 1))(own)
+    np.testing.assert_allclose(found, CENTER + fresh[0], rtol=1e-12)
+    # A loop that hardly ever draws proves nothing.
+    assert float(numbers.slack(10.0, 0.0, 1, 1.0).below) == math.inf
+
+
 def test_an_edited_plan_says_what_it_costs():
     plan = planned(number=25, delta=1e-6)
     assert plan.certificate().epsilon == pytest.approx(1.0, abs=2e-6)
@@ -463,9 +476,9 @@ def test_audit_on_the_worst_pair():
     plan = planned(objective, 2, epsilon=3.0)
     counts = []
     for seed, last in ((0, 1.0), (1, -1.0)):
-        points, _ = draws(plan, objective, UserData(jnp.array([[1.0], [last]])), 200_000, seed)
+        points, _ = draws(plan, objective, UserData(jnp.array([[1.0], [last]])), 40_000, seed)
         counts.append(int(np.sum(points[:, 0] > CENTER + 0.9 * RADIUS)))
-    rare, common = (stats.binomtest(c, 200_000).proportion_ci(0.999) for c in counts)
+    rare, common = (stats.binomtest(c, 40_000).proportion_ci(0.999) for c in counts)
     lower = math.log(common.low / rare.high)
     k = float(plan.inverse_temperature)
     mass = [np.exp(-k * s * (GRID - CENTER)) for s in (1.0, 0.0)]

@@ -106,11 +106,15 @@ def second_order(
                 return loss(restored(numbers), row.items, row.mask)
 
             gradient, hessian = jax.grad(value)(flat), jax.hessian(value)(flat)
-            good = jnp.all(jnp.isfinite(hessian))
-            whole = jnp.where(good, 0.5 * (hessian + hessian.T), 0.0)
+            # Halves first: a sum of two entries may be too large.
+            whole = 0.5 * hessian + 0.5 * hessian.T
+            whole = jnp.where(jnp.all(jnp.isfinite(whole)), whole, 0.0)
             bends, vectors = jnp.linalg.eigh(whole)
             bends = jnp.clip(bends, least_curvature, most_curvature)
-            return norms.clip_to_norm(gradient, clip_norm), (vectors * bends) @ vectors.T
+            clipped = (vectors * bends) @ vectors.T
+            # Nor does a matrix count whose decomposition is no number.
+            clipped = jnp.where(jnp.all(jnp.isfinite(clipped)), clipped, 0.0)
+            return norms.clip_to_norm(gradient, clip_norm), clipped
 
         gradients, hessians = _record_keys.over_users(one_user)(rows)
         shares = counted.astype(flat.dtype)

@@ -47,6 +47,7 @@ _PRINTED = (
     "tests/corrections/test_gibbs.py"
     "::test_c6_15_bounded_range_proves_more_wherever_the_risk_is_not_trivial",
 )
+_ALL = ("tests/solvers/test_gibbs.py::test_all_proposals_are_made_where_time_is_to_tell_nothing",)
 _SOLVER = "solvers/nonconvex/gibbs.py"
 _NUMBERS = "solvers/nonconvex/_gibbs_numbers.py"
 _PLAN = "solvers/nonconvex/net_exponential_mechanism.py"
@@ -74,6 +75,7 @@ FAULTS = (
     Fault("gibbs: acceptance in one dimension", _NUMBERS, "_NODES ** (min(dim, _MOST_DIM) - 1)", "_NODES ** 0", _ACCEPTED),
     Fault("gibbs: a replaced user moves as an absent one", _NUMBERS, "xp.where(good, 2.0 * (steep / num_users) ** 2", "xp.where(good, 0.5 * (steep / num_users) ** 2", _LINEAR),
     Fault("gibbs: a log-Sobolev constant for any law", _NUMBERS, "good = (steep <= proven.v) & (bend >= proven.w)", "good = (steep > 0) & (bend > 0)", _LINEAR),
+    Fault("gibbs: as many proposals as are asked for, by a number that is no integer", _SOLVER, "most.astype(jnp.int64)", "most", _ALL),
     Fault("gibbs: half the oscillation", _NUMBERS, "log_sobolev.bounded_perturbation(w, 2.0 * v)", "log_sobolev.bounded_perturbation(w, v)", _PRINTED),
     Fault("gibbs: a temperature for another budget", _NUMBERS, "math.sqrt(dim * rho) / (2.0 * math.sqrt(2.0))", "math.sqrt(dim * rho) / math.sqrt(2.0)", _TABLE),
     Fault("gibbs: risk without its logarithm", _SOLVER, "spread = dim * (1.0 + math.log(steep))", "spread = dim", _RISKS),

@@ -139,6 +139,18 @@ def test_what_is_not_finite_counts_as_zero():
     assert not np.any(found.hessian)
 
 
+def test_a_hessian_near_the_largest_number_spoils_nobody_elses():
+    """Twice an entry is infinite, and decompositions of such a matrix may be NaN."""
+    quadratic = PLAIN._replace(loss=lambda p, z: 0.5 * p @ z @ p)
+    items = np.broadcast_to(0.2 * np.eye(2), (USERS, 1, 2, 2)).copy()
+    for large in (1.7e308, 1e308, 1e200, 1e-320, np.inf, np.nan):
+        for shape in ([[1, 1], [1, 1]], [[1, 0.5], [-1, 1]], [[-1, 1], [-1, 1]]):
+            items[0, 0] = np.multiply(shape, large)
+            found = evaluated(quadratic, UserData(items), np.zeros(2))
+            moved = np.linalg.eigvalsh(found.hessian * USERS - 0.2 * (USERS - 1) * np.eye(2))
+            assert np.all((moved >= LEAST - 1e-12) & (moved <= MOST + 1e-12))
+
+
 def test_least_eigenvalue_at_the_saddle_between_two_wells():
     made = fixtures.two_wells(jax.random.key(0), 8, 2, 3, jitter=0.0)
     found = evaluated(made.objective, made.data, np.zeros(3), 1.0, -0.5, 1.0)

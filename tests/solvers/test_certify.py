@@ -149,6 +149,24 @@ def test_a_point_that_is_no_number_gets_no_certificate():
     assert int(found.status) == Status.DIVERGED
 
 
+def test_a_regularizer_does_not_round_users_by_more_than_the_noise():
+    """At 2^52 norms are whole numbers or halves: which one, noise of 0.1 does not hide."""
+    loss = losses.logistic(1.0, ridge=1.0)._replace(linear_model=None, loss=lambda p, z: p @ z)
+    plan = certify.plan(Problem(loss, num_users=100, dim=2), Budget(1.0, 1e-5))
+    solve = jax.jit(lambda data, p: certify.solve(jax.random.key(0), plan, loss, data, p).released)
+    one = np.zeros((100, 1, 2))
+    one[:51, :, 0] = 1.0
+    other = np.concatenate([-one[:1], one[1:]])
+    for length in (300.0, 2.0**30, 2.0**52, 1e200):
+        found = [solve(UserData(rows), jnp.asarray([length, 0.0])) for rows in (one, other)]
+        assert all(float(each["gradient_bound"]) == math.inf for each in found)
+        assert float(found[0]["gradient_norm"]) == float(found[1]["gradient_norm"])
+    assert float(solve(UserData(one), jnp.asarray([200.0, 0.0]))["gradient_bound"]) < 202.0
+    bent = plan.replace(least_curvature=-1e-3, most_curvature=1e-3)
+    found = certify.solve(jax.random.key(0), bent, loss, UserData(one), jnp.zeros(2)).released
+    assert float(found["curvature_bound"]) == -math.inf
+
+
 def test_networks_and_ridges_and_losses_without_a_third_derivative():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(50, 2, 2)).astype(np.float32)

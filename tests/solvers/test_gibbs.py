@@ -106,7 +106,7 @@ def test_the_cost_by_a_log_sobolev_constant_is_that_of_linear_losses():
     """⟨z, x⟩ with a regularizer: Gaussians of variance 1/(kμ), at a distance of 2L/(nμ)."""
     slope, k, mu, n, radius = 2.0, 7.0, 0.3, 50, 3.0
     w = k * mu * radius**2
-    exact = numbers.LogSobolev(k * slope * radius, w, w)
+    exact = type("Gaussians", (numbers.LogSobolev,), {"rate": w})(k * slope * radius, w)
     found = numbers.concentrated(k * slope * radius, w, n, exact)
     shift, variance = 2 * slope / (n * mu), 1 / (k * mu)
     assert found == pytest.approx(shift**2 / (2 * variance), rel=1e-12)
@@ -447,6 +447,23 @@ def test_losses_are_proven_where_privacy_rests_on_them():
         narrow = made.replace(lipschitz=0.5 * made.lipschitz)
         with pytest.raises(ValueError, match=r"plan\.lipschitz"):
             gibbs.solve(jax.random.key(0), narrow, WELSCH, two_wells(4), jnp.zeros(1))
+
+
+def test_no_edit_of_what_is_proven_of_the_law_makes_it_cheaper():
+    plan = planned(number=12, delta=1e-3, constants="paper")
+    for name in plan.log_sobolev._fields:
+        for factor in (0.1, 0.9, 1.1, 30.0):
+            forged = plan.log_sobolev._replace(**{name: factor * getattr(plan.log_sobolev, name)})
+            assert np.all(plan.replace(log_sobolev=forged).loss().rdp >= plan.loss().rdp)
+
+
+def test_all_proposals_are_made_where_time_is_to_tell_nothing():
+    plan = planned(number=12, most_proposals=200)
+    _, few = draws(plan, WELSCH, two_wells(12), 5)
+    points, trials = draws(plan.replace(constant_time=True), WELSCH, two_wells(12), 5)
+    np.testing.assert_array_equal(trials, 64 * math.ceil(float(plan.num_proposals) / 64))
+    assert np.min(few) < np.min(trials)
+    np.testing.assert_array_equal(points, draws(plan, WELSCH, two_wells(12), 5)[0])
 
 
 def test_requests_that_are_refused():

@@ -258,6 +258,17 @@ def test_a_point_that_fails_one_of_two_tests_fails():
     )
 
 
+def test_bounds_over_which_scores_are_no_numbers_cost_infinity():
+    plan = plan_of(1.0)
+    for edited in (
+        plan.replace(clip_norm=1e-310),
+        plan.replace(clip_norm=1.7e308),
+        plan.replace(least_curvature=0.0, most_curvature=1e-310),
+    ):
+        assert edited.certificate().epsilon == math.inf
+        assert np.all(np.isinf(edited.loss().rdp))
+
+
 def test_numbers_compile_nothing_and_seeds_map():
     made, traces = wells(), []
 
@@ -312,6 +323,9 @@ def test_refusals_name_what_would_do():
         select_sosp.plan(
             Problem(losses.logistic(1.0), num_users=100, dim=513), Budget(1.0), num_candidates=2
         )
+    for tests in ("one", "two"):
+        with pytest.raises(ValueError, match=r"plan\.stationarity must be a number"):
+            run(plan_of(stationarity=None).replace(tests=tests), candidates())
     with pytest.raises(ValueError, match="num_candidates = 5"):
         run(plan_of(), candidates()[:4])
     with jax.enable_x64(False), pytest.raises(ValueError, match="jax_enable_x64"):

@@ -78,23 +78,27 @@ def proposals_for(v: float, w: float, dim: int, share: float) -> int:
 
 
 class LogSobolev(NamedTuple):
-    """What is proven of laws with kLR at most v and κR² at least w, on every data set."""
+    """Laws with kLR at most v and κR² at least w, of which a constant is proven on every data set."""
 
     v: float
     w: float
-    rate: float  # α·R²
+
+    @property
+    def rate(self) -> float:
+        """α·R² of exp(-kF - κ‖x‖²/2) on the ball for losses that are L-Lipschitz there, convex or not.
+
+        The larger of those of a perturbation of oscillation 2v (Holley and Stroock) and of one of slope v/R.
+        It follows from v and w, so that no edit of a plan states another one.
+        """
+        rate = log_sobolev.bounded_perturbation(self.w, 2.0 * self.v)
+        with contextlib.suppress(Infeasible):
+            rate = max(rate, log_sobolev.lipschitz_perturbation(self.w, self.v))
+        return rate
 
 
 def log_sobolev_of(v: float, w: float) -> LogSobolev:
-    """α·R² of exp(-kF - κ‖x‖²/2) on the ball for losses that are L-Lipschitz there, convex or not.
-
-    The larger of those of a perturbation of oscillation 2v (Holley and Stroock) and of one of slope v/R.
-    """
-    v, w = v * (1.0 + 2.0**-20), w * (1.0 - 2.0**-20)  # as far as float32 moves numbers
-    rate = log_sobolev.bounded_perturbation(w, 2.0 * v)
-    with contextlib.suppress(Infeasible):
-        rate = max(rate, log_sobolev.lipschitz_perturbation(w, v))
-    return LogSobolev(v, w, rate)
+    """The laws with these numbers, and with what float32 makes of them."""
+    return LogSobolev(v * (1.0 + 2.0**-20), w * (1.0 - 2.0**-20))
 
 
 def concentrated(v: Scalar, w: Scalar, num_users: int, proven: LogSobolev) -> Any:

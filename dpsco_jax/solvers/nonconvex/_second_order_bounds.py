@@ -19,6 +19,7 @@ from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
+from dpsco_jax.geometry import norms
 from dpsco_jax.oracles.second_order import LARGEST_DIM, rounding, second_order
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -26,6 +27,9 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs
 from dpsco_jax.solvers._plan_base import MadeFor
 from dpsco_jax.solvers.work import Work
+
+_FARTHEST = 256.0  # at which roundings of a norm are within what ``rounding`` allows for
+_LEAST = 1e-200
 
 
 @pytree
@@ -63,10 +67,12 @@ class Bounded(MadeFor):
     @property
     def bounded(self) -> Any:
         """Whether users are bounded by the numbers; a bool, may be traced."""
-        xp, (least,) = as_floats(self.least_curvature)
-        return positive_and_finite(self.clip_norm, self.most_curvature) & (
-            (least <= 0) & (least > -xp.inf)
-        )
+        moves = self.gradient_sensitivity, self.curvature_sensitivity
+        xp, (least, *both) = as_floats(self.least_curvature, *moves)
+        good = positive_and_finite(self.clip_norm, self.most_curvature, *moves)
+        # Scores are over the sensitivities, which must not be subnormal.
+        good = good & (both[0] >= _LEAST) & (both[1] >= _LEAST)
+        return good & (least <= 0) & (least > -xp.inf)
 
     @property
     def relation(self) -> NeighboringRelation:
@@ -117,6 +123,9 @@ def statistics(
 ) -> Callable[[Any], tuple[jax.Array, jax.Array]]:
     """The function from a point to ‖∇F‖ and λ_min(∇²F), both NaN where the point is not finite.
 
+    They are NaN too where the regularizer's gradient or curvature is over 256 times what users are clipped
+    to.
+
     Args:
         name: of the solver, which runs in float64.
         plan: how users are bounded.
@@ -134,7 +143,9 @@ def statistics(
         found = means(point)
         gradient = found.gradient + objective.ridge * flat
         least = jnp.linalg.eigvalsh(found.hessian)[0] + objective.ridge
-        good = jnp.all(jnp.isfinite(flat))
+        # Beside a larger regularizer a user would be rounded by more than the noise. False on NaN.
+        good = norms.global_norm(objective.ridge * flat) <= _FARTHEST * plan.clip_norm
+        good &= objective.ridge <= _FARTHEST * (plan.most_curvature - plan.least_curvature)
         norm = jnp.linalg.norm(gradient)
         return jnp.where(good, norm, jnp.nan), jnp.where(good, least, jnp.nan)
 

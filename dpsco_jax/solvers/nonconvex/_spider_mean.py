@@ -21,6 +21,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy, transforms
+from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import ByState, Estimate, sampling
 from dpsco_jax.oracles import spider as differences
@@ -34,6 +35,7 @@ from dpsco_jax.solvers.work import Work
 __all__ = ["Spider", "SpiderReleases"]
 
 REFRESH = ("periodic", "drift")
+_NO_NOISE = 1e-15
 
 
 @pytree
@@ -101,10 +103,10 @@ class SpiderReleases:
         """The multiplier of one Gaussian release that costs as much as all of them; may be traced."""
         if self.sampling == "one_pass":
             return jnp.minimum(self.refresh_multiplier, self.difference_multiplier)
-        of_both = [
-            anew / self.refresh_multiplier**2 + kept_up / self.difference_multiplier**2
-            for anew, kept_up in self._ends
-        ]
+        xp, given = as_floats(self.refresh_multiplier, self.difference_multiplier)
+        # No noise, or what is none, costs more than is ever allowed; ``loss`` says that it is infinite.
+        first, other = (xp.where(one > 0, one, _NO_NOISE) for one in given)
+        of_both = [anew / first**2 + kept_up / other**2 for anew, kept_up in self._ends]
         traced = any(isinstance(end, jax.core.Tracer) for end in of_both)
         return (jnp.maximum if traced else np.maximum)(*of_both) ** -0.5  # in float64 on the host
 

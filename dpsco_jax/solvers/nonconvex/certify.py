@@ -12,7 +12,8 @@ of equal multipliers, with sensitivities 2G/n for gradients clipped to G, and (a
 to [-a, b]. The point has to be public, or released with a loss of its own, which adds to this one where the
 users are the same. The bounds: noise of standard deviation σ is above z·σ with probability ω exactly, z the
 quantile of the normal law. They are about the users at hand; ``rates.uniform_convergence`` says by how much a
-population may differ. A point that is not finite has an infinite bound.
+population may differ. A point that is not finite has an infinite bound, and so has one at which the
+regularizer has a gradient of over 256·G, beside which float64 would round a user by more than the noise.
 
 Why numbers are released and not the noisy gradient, whose norm would have to be bounded: replacing a user
 moves both by 2G/n, so σ is the same. Were the gradient's direction known, all that the vector N(∇F, σ²I) says
@@ -196,10 +197,11 @@ def solve(
     _arguments.require_run(Plan, key, plan, objective, data, params)
     point = objective.domain.project(_second_order_bounds.in_float64("certify", params))
     at = _second_order_bounds.statistics("certify", plan, objective, data, point)
-    good = all_finite(point)
     multiplier = plan.noise_multiplier
-    # NaN, of a point that is no number, is not noised but left out.
-    norm, least = (jnp.where(good, number, 0.0) for number in at(point))
+    # NaN, of a point that is no number or too far away, is not noised but left out.
+    norm, least = at(point)
+    good = all_finite((point, norm, least))
+    norm, least = (jnp.where(good, number, 0.0) for number in (norm, least))
     first, second = jax.random.split(key)
     norm = _released(first, norm, plan.gradient_sensitivity, multiplier)
     least = _released(second, least, plan.curvature_sensitivity, multiplier)

@@ -83,6 +83,7 @@ __all__ = ["Plan", "plan", "solve"]
 
 _SAMPLERS = ("rejection", "chain")
 _BLOCK = 64  # proposals that are made at once
+_MOST = 2.0**36  # proposals that are ever made
 _UP = 1.0 + 2.0**-30
 _FURTHEST = 700.0
 _SHARE = 2.0**-24  # of ε: what the cap on proposals takes
@@ -167,7 +168,8 @@ class Plan(_draw.Draw):
     @property
     def slack(self) -> numbers.Slack:
         """How far the density that runs is from that of the exact law."""
-        return numbers.slack(self.steepness, self.bend, self.dim, self.num_proposals)
+        xp, (most,) = as_floats(self.num_proposals)
+        return numbers.slack(self.steepness, self.bend, self.dim, xp.minimum(most, _MOST))
 
     @property
     def range(self) -> Any:
@@ -450,8 +452,9 @@ def _first_accepted(
         return offsets[jnp.argmax(counts)], jnp.any(counts)
 
     instead = _proposals(last_key, plan, 1)[0]
+    most = jnp.ceil(jnp.minimum(plan.num_proposals, _MOST) / _BLOCK)
     found, counted, made = restricted_gaussian.until_one_counts(
-        attempt, instead, jnp.ceil(plan.num_proposals / _BLOCK), plan.constant_time
+        attempt, instead, most.astype(jnp.int64), plan.constant_time
     )
     return plan.center + jnp.where(counted, found, instead), made
 

@@ -266,6 +266,9 @@ def solve(
         seen = jnp.asarray(plan.num_candidates)
         success = all_finite(point(index))
     else:
+        given = plan.stationarity is not None and plan.hessian_lipschitz is not None
+        wanted = f"a number, as is plan.hessian_lipschitz, for plan.tests = {plan.tests!r}"
+        _checks.require(given, "plan.stationarity", plan.stationarity, wanted)
 
         def margins(index: Any) -> tuple[Any, Any]:
             norm, least = at(point(index))

@@ -76,7 +76,7 @@ FAULTS = (
     Fault("gibbs: a replaced user moves as an absent one", _NUMBERS, "xp.where(good, 2.0 * (steep / num_users) ** 2", "xp.where(good, 0.5 * (steep / num_users) ** 2", _LINEAR),
     Fault("gibbs: a log-Sobolev constant for any law", _NUMBERS, "good = (steep <= proven.v) & (bend >= proven.w)", "good = (steep > 0) & (bend > 0)", _LINEAR),
     Fault("gibbs: as many proposals as are asked for, by a number that is no integer", _SOLVER, "most.astype(jnp.int64)", "most", _ALL),
-    Fault("gibbs: half the oscillation", _NUMBERS, "log_sobolev.bounded_perturbation(w, 2.0 * v)", "log_sobolev.bounded_perturbation(w, v)", _PRINTED),
+    Fault("gibbs: half the oscillation", _NUMBERS, "log_sobolev.bounded_perturbation(self.w, 2.0 * self.v)", "log_sobolev.bounded_perturbation(self.w, self.v)", _PRINTED),
     Fault("gibbs: a temperature for another budget", _NUMBERS, "math.sqrt(dim * rho) / (2.0 * math.sqrt(2.0))", "math.sqrt(dim * rho) / math.sqrt(2.0)", _TABLE),
     Fault("gibbs: risk without its logarithm", _SOLVER, "spread = dim * (1.0 + math.log(steep))", "spread = dim", _RISKS),
     Fault("gibbs: nothing is overfitted", _SOLVER, "overfit = 2.0 * widest * math.tanh(", "overfit = 0.0 * widest * math.tanh(", _LIMITS),

@@ -7,6 +7,12 @@ from dpsco_jax.transforms.ac_sa import (
     balanced_smoothness,
 )
 from dpsco_jax.transforms.account import AccountState, account
+from dpsco_jax.transforms.adaptive_spider import (
+    AdaptiveSpiderState,
+    AdaptiveStep,
+    adaptive_spider,
+    adaptive_state,
+)
 from dpsco_jax.transforms.aggregate import Aggregate
 from dpsco_jax.transforms.aggregates import (
     clipped_mean,
@@ -40,6 +46,8 @@ from dpsco_jax.transforms.winsorized_mean import WinsorizedMeanState, winsorized
 __all__ = [
     "AcSaState",
     "AccountState",
+    "AdaptiveSpiderState",
+    "AdaptiveStep",
     "Aggregate",
     "AverageState",
     "CentredClipState",
@@ -57,6 +65,8 @@ __all__ = [
     "ac_sa",
     "ac_sa_eval_params",
     "account",
+    "adaptive_spider",
+    "adaptive_state",
     "average",
     "average_eval_params",
     "balanced_smoothness",

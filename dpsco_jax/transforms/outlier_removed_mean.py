@@ -46,6 +46,7 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases,
 from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.transforms import _agreement
 from dpsco_jax.transforms._states import wide_copy
+from dpsco_jax.transforms.adaptive_spider import AdaptiveSpiderState
 from dpsco_jax.transforms.spider import SpiderState
 
 
@@ -209,6 +210,7 @@ def halted(opt_state: Any) -> jax.Array:
     Args:
         opt_state: any nesting of optax states.
     """
-    can_halt = lambda node: isinstance(node, OutlierRemovedState | SpiderState)  # noqa: E731
+    kinds = OutlierRemovedState | SpiderState | AdaptiveSpiderState
+    can_halt = lambda node: isinstance(node, kinds)  # noqa: E731
     stopped = [x.halted for x in jax.tree.leaves(opt_state, is_leaf=can_halt) if can_halt(x)]
     return jnp.any(jnp.stack([jnp.zeros([], bool), *stopped]))

@@ -3,6 +3,7 @@
 from tests.mutation import Fault
 
 _SPIDER = ("tests/solvers/test_spider.py",)
+_ADAPTIVE = ("tests/solvers/test_adaptive_spider.py",)
 _DRIFT = ("tests/solvers/test_drift_spider.py", "tests/corrections/test_spider.py")
 
 FAULTS = (
@@ -32,4 +33,12 @@ FAULTS = (
     Fault("find_sosp: both parts get all of the budget", "solvers/nonconvex/find_sosp.py", "(1.0, 1.0) if apart else (share, 1.0 - share)", "(1.0, 1.0)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the choice sees the users of the run", "solvers/nonconvex/find_sosp.py", "slice_users(data, search.num_users, choice.num_users)", "slice_users(data, 0, choice.num_users)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the first points for the last", "solvers/nonconvex/find_sosp.py", "path])[::-1]", "path])", ("tests/solvers/test_find_sosp.py",)),
+    Fault("adaptive_spider: sizes rounded down", "solvers/nonconvex/_adaptive_mean.py", "wanted = jnp.ceil(", "wanted = jnp.floor(", _ADAPTIVE),
+    Fault("adaptive_spider: users are read again", "solvers/nonconvex/_adaptive_mean.py", "places = state.taken + jnp.arange", "places = 0 * state.taken + jnp.arange", _ADAPTIVE),
+    Fault("adaptive_spider: a batch beyond the last user", "solvers/nonconvex/_adaptive_mean.py", "wanted <= of.population_size - state.taken", "wanted <= of.population_size", _ADAPTIVE),
+    Fault("adaptive_spider: one stream over all beginnings", "transforms/adaptive_spider.py", "new_stream=step.fresh", "new_stream=False", _ADAPTIVE),
+    Fault("adaptive_spider: an old estimate stays in a new one", "transforms/adaptive_spider.py", "jnp.where(step.fresh, 0.0, old) + ", "old + ", _ADAPTIVE),
+    Fault("adaptive_spider: the drift is not reset", "solvers/nonconvex/_adaptive_mean.py", "jnp.where(fresh, 0.0, drift)", "drift", _ADAPTIVE),
+    Fault("adaptive_spider: releases leave a run that is over", "transforms/adaptive_spider.py", "jnp.where(step.halted, old, changed)", "changed", _ADAPTIVE),
+    Fault("adaptive_spider: shares are clipped to the batch", "solvers/nonconvex/_adaptive_mean.py", "unit = self.share_norm * jnp.maximum(step.size, 1)", "unit = 1.0 * jnp.maximum(step.size, 1)", _ADAPTIVE),
 )  # fmt: skip

@@ -52,6 +52,7 @@ from dpsco_jax.solvers.item_level import (
 )
 from dpsco_jax.solvers.means import Clipped
 from dpsco_jax.solvers.nonconvex import (
+    adaptive_spider,
     certify,
     drift_spider,
     find_sosp,
@@ -231,6 +232,16 @@ def _plain_means(problem: Problem, budget: Budget, **given: Any) -> Any:
     return dataclasses.replace(finite_class.plan(problem, budget, **given), winsorized=False)
 
 
+def _in_three_steps(problem: Problem, budget: Budget, **given: Any) -> Any:
+    """A plan of so few users asks all of them at once: here the estimate is kept up once, and begins anew."""
+    plan = adaptive_spider.plan(problem, budget, **given)
+    sizes = {"num_steps": 3, "longest": 2, "first_batch": problem.num_users // 3}
+    releases = dataclasses.replace(plan.mean.releases, **sizes)
+    numbers = {"share_norm": 0.1, "drift": 1e3, "accuracy": 1e3}
+    mean = dataclasses.replace(plan.mean, releases=releases, **numbers)
+    return dataclasses.replace(plan, mean=mean)
+
+
 def _of_two_items(problem: Problem, budget: Budget, **given: Any) -> Any:
     """A plan for users of two items each: the records of a row are items, whose gradients are clipped."""
     sizes = {"num_users": problem.num_users // 2, "items_per_user": 2}
@@ -270,6 +281,9 @@ ELEMENT_SGD, FEDERATED = (
         __name__=solver.__name__, plan=functools.partial(_of_units, solver), solve=solver.solve
     )
     for solver in (element_sgd, federated)
+)
+ADAPTIVE = types.SimpleNamespace(
+    __name__=adaptive_spider.__name__, plan=_in_three_steps, solve=adaptive_spider.solve
 )
 ITEM_SAMPLED = types.SimpleNamespace(
     __name__=item_sampled_sgd.__name__, plan=_of_two_items, solve=_solve_two_items
@@ -313,6 +327,9 @@ ROWS: tuple[Row, ...] = (
     _row("o2nc_single_pass, tree", o2nc_single_pass, 20, groups=9, constants="paper", **STREAMS),
     _row("o2nc_multi_pass", o2nc_multi_pass, 8, num_steps=4, **STREAMS | {"period": 2}),
     _row("spider, periodic", spider, 8, num_steps=3, period=2, initial_gap=1.0, share=0.4),
+    _row("adaptive_spider, bands", ADAPTIVE, 18, num_steps=3, initial_gap=1.0, groups=3, objective=WELSCH),
+    _row("adaptive_spider, tree", ADAPTIVE, 18, most_steps=3, initial_gap=1.0, constants="paper", groups=3,
+        objective=WELSCH),
     _row("drift_spider, full", drift_spider, 8, num_steps=3, drift=1e-3, initial_gap=1.0, share=0.4,
         above=1.1),
     _row("drift_spider, one pass", drift_spider, 30, num_steps=3, drift=1e-3, initial_gap=1.0,

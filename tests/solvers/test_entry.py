@@ -34,6 +34,7 @@ NO_DISTANCE = {
     *("certify", "select_sosp"),
     "element_level.federated",
     *(
+        "adaptive_spider",
         "drift_spider",
         "find_sosp",
         "noisy_descent",

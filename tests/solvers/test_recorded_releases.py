@@ -162,7 +162,8 @@ def _scheme(release: Release):
 def _distances(plan) -> tuple[float, ...]:
     """Of the steps of a stream of correlated noise, what the account says of a user of that step alone."""
     of = plan.mean.releases
-    return account.stream_distances(of.correlation, of.period, BANDS)
+    length = of.longest if hasattr(of, "longest") else of.period
+    return account.stream_distances(of.correlation, length, BANDS)
 
 
 def _counted(row: Row, release: Release, plan):

@@ -1,6 +1,7 @@
 """Solvers for losses that are not convex: points at which the gradient or the risk is small, privately."""
 
 from dpsco_jax.solvers.nonconvex import (
+    adaptive_spider,
     certify,
     drift_spider,
     find_sosp,
@@ -15,6 +16,7 @@ from dpsco_jax.solvers.nonconvex import (
 )
 
 __all__ = [
+    "adaptive_spider",
     "certify",
     "drift_spider",
     "find_sosp",

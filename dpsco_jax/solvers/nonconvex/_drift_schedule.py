@@ -16,9 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.special
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 
-__all__ = ["Goal", "Schedule", "paper_goal", "paper_schedule", "schedule"]
+__all__ = [
+    "Goal",
+    "Schedule",
+    "concentrated",
+    "paper_goal",
+    "paper_schedule",
+    "pushed",
+    "schedule",
+]
 
 
 class Goal(NamedTuple):
@@ -267,3 +275,32 @@ def _least(needed: Callable[[Any], Any], most: Any) -> Any:
         good = needed(middle) <= middle
         high, low = np.where(good, middle, high), np.where(good, low, middle)
     return high
+
+
+def pushed(
+    goal: Goal, bound: float, error: float, hessian_lipschitz: float
+) -> tuple[float, float, float, float]:
+    """Step, threshold, deviation and wait of steps that are pushed where the estimate is short.
+
+    The scales are the corrected ones of Lemma 6.3.4: a push has a variance of γ²/(d·ln(d/ω)) on each
+    coordinate, γ the bound; the next one comes after Γ = ⌈M/(ρ·γ)^½·ln(dMB/(ργω))⌉ steps or more. Where an
+    estimate is short enough to be pushed, the gradient is at most the bound.
+
+    Args:
+        goal: what a schedule was made for.
+        bound: what it proves of the gradient.
+        error: and of all estimates.
+        hessian_lipschitz: ρ.
+    """
+    ratio = (
+        goal.dim * goal.curvature * goal.initial_gap / (hessian_lipschitz * bound * goal.failure)
+    )
+    wait = goal.curvature / math.sqrt(hessian_lipschitz * bound) * max(1.0, math.log(ratio))
+    stddev = bound / math.sqrt(goal.dim * math.log(goal.dim / goal.failure))
+    return 1 / goal.curvature, bound - error, stddev, float(math.ceil(wait))
+
+
+def concentrated(budget: privacy.Budget) -> float:
+    """ρ of the concentrated privacy from which (ε, δ) follows by the simple formula."""
+    log = math.log(1 / budget.delta)
+    return (math.sqrt(log + budget.epsilon) - math.sqrt(log)) ** 2

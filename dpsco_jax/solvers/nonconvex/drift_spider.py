@@ -56,7 +56,13 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _plan_base, _planning, methods
 from dpsco_jax.solvers.first_order import FirstOrder, solve
 from dpsco_jax.solvers.nonconvex import _stationary, noisy_descent
-from dpsco_jax.solvers.nonconvex._drift_schedule import Goal, Schedule, paper_schedule, schedule
+from dpsco_jax.solvers.nonconvex._drift_schedule import (
+    Goal,
+    concentrated,
+    paper_schedule,
+    pushed,
+    schedule,
+)
 from dpsco_jax.solvers.nonconvex._spider_mean import Spider, SpiderReleases
 from dpsco_jax.solvers.plans import Remarks
 
@@ -133,7 +139,7 @@ def plan(
     if constants == "paper":
         for name, given in (("num_steps", num_steps), ("drift", drift)):
             _checks.require(given is None, name, given, 'None for constants="paper"')
-        squared = 2 * _concentrated(budget)
+        squared = 2 * concentrated(budget)
         found = paper_schedule(goal, squared, most_steps)
     else:
         squared = float(joint) ** -2
@@ -162,7 +168,7 @@ def plan(
     method: Any = methods.ShortestGradient(1 / goal.curvature)
     if second_order:
         third = _checks.require_real("hessian_lipschitz", objective.hessian_lipschitz, 0)
-        method = _pushes(goal, found, third)
+        method = methods.Perturbed(*pushed(goal, found.bound, found.error, third))
     likely = f"the point of the shortest estimate, with probability {1 - failure_probability:g}"
     return FirstOrder(
         title="drift-triggered private Spider" + (", second order" if second_order else ""),
@@ -189,24 +195,3 @@ def plan(
         ),
         promised_relation=replaced if relation is replaced else None,
     )
-
-
-def _pushes(goal: Goal, found: Schedule, hessian_lipschitz: float) -> methods.Perturbed:
-    """Steps that are pushed where the estimate is short, of the corrected scales of Lemma 6.3.4.
-
-    A push has a variance of γ²/(d·ln(d/ω)) on each coordinate, γ the bound of the schedule; the next one
-    comes after Γ = ⌈M/(ρ·γ)^½·ln(dMB/(ργω))⌉ steps or more, ρ the Lipschitz constant of the Hessian. Where an
-    estimate is short enough to be pushed, the gradient is at most the bound.
-    """
-    gamma, dim = found.bound, goal.dim
-    ratio = dim * goal.curvature * goal.initial_gap / (hessian_lipschitz * gamma * goal.failure)
-    wait = goal.curvature / math.sqrt(hessian_lipschitz * gamma) * max(1.0, math.log(ratio))
-    stddev = gamma / math.sqrt(dim * math.log(dim / goal.failure))
-    numbers = 1 / goal.curvature, gamma - found.error, stddev, float(math.ceil(wait))
-    return methods.Perturbed(*numbers)
-
-
-def _concentrated(budget: privacy.Budget) -> float:
-    """ρ of the concentrated privacy from which (ε, δ) follows by the simple formula."""
-    log = math.log(1 / budget.delta)
-    return (math.sqrt(log + budget.epsilon) - math.sqrt(log)) ** 2

@@ -9,6 +9,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
+from dpsco_jax.mechanisms.tree import TreeCorrelation
 from tests.support import kinds
 from tests.support.good_calls import mechanisms
 from tests.support.good_calls import privacy as privacy_calls
@@ -20,6 +21,14 @@ _INNER = kinds.OBJECT(optax.sgd(0.1))
 _USERS = {"num_users": Kind("real > 0", kinds.POSITIVE.bad)(12)}
 _AVERAGE = Fresh(lambda: transforms.average().init(jnp.asarray(VECTOR)))
 _AC_SA = Fresh(lambda: transforms.ac_sa(1.0).init(jnp.asarray(VECTOR)))
+_CORRELATED = Fresh(
+    lambda: transforms.privatize(
+        transforms.clipped_sum(1.0), jax.random.key(0), 1.0, noise_correlation=TreeCorrelation(3)
+    )
+)
+_ADAPTIVE = Fresh(
+    lambda: transforms.adaptive_spider(_CORRELATED.make(), 1.0).init(jnp.asarray(VECTOR))
+)
 _SMALLEST = Fresh(lambda: transforms.smallest().init(jnp.asarray(VECTOR)))
 _O2NC = Fresh(lambda: transforms.o2nc(jax.random.key(0), 0.1, 0.1, 2, 2).init(jnp.asarray(VECTOR)))
 _BALL = {
@@ -49,6 +58,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "gradient_variance": kinds.NONNEGATIVE,
         "num_steps": kinds.POSITIVE,
     },
+    "transforms.adaptive_spider.adaptive_spider": {
+        "release": kinds.OBJECT(_CORRELATED),
+        "share_norm": kinds.ANY(1.0),
+    },
+    "transforms.adaptive_spider.adaptive_state": {"opt_state": kinds.ANY(_ADAPTIVE)},
     "transforms.aggregates.clipped_mean": _USERS,
     "transforms.aggregates.summed_contributions": {
         **_USERS,

@@ -20,9 +20,12 @@ import jax
 
 from dpsco_jax import _checks
 
-__all__ = ["Number", "padded", "pytree", "static"]
+__all__ = ["Number", "Signed", "padded", "pytree", "static"]
 
 _Class = TypeVar("_Class", bound=type[Any])
+
+Signed = typing.NewType("Signed", float)
+"""Annotation of a static number of either sign; what says ``float`` is at least 0."""
 
 Number: TypeAlias = Any
 """A leaf of a plan: a number on the host, an array of one under ``jit``, or of several under ``vmap``."""
@@ -93,6 +96,8 @@ def _require_kind(name: str, value: Any, kind: Any, least: int = 0) -> None:
         _checks.require_integer(name, value, least)
     elif kind is float:
         _checks.require_within(name, value, 0.0, math.inf)
+    elif kind is Signed:
+        _checks.require_within(name, value, -math.inf, math.inf)
     elif kind is bool:
         _checks.require_flag(name, value)
     elif typing.get_origin(kind) is tuple:

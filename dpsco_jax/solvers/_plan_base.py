@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from dpsco_jax import _argument_kinds, _checks
-from dpsco_jax._pytrees import pytree, static
+from dpsco_jax._pytrees import Signed, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs, _planning
@@ -35,7 +35,7 @@ class Constants(NamedTuple):
     lipschitz: float
     smoothness: float | None
     ridge: float
-    loss_strong_convexity: Any  # a number of any sign
+    loss_strong_convexity: Signed
     hessian_lipschitz: float | None
     loss_range: float | None
     diameter: float

@@ -93,12 +93,13 @@ _ENDS = {int: (0,), float: (0.0, math.inf)}
 _MAY_BE_MISSING = {
     "promised_relation",
     "stage_length",
-    "smoothness",
+    *("smoothness", "hessian_lipschitz", "loss_range"),
     "intercept",
     "outputs",
     "columns_per_row",
     "row_bound",
 }
+_OF_EITHER_SIGN = {"loss_strong_convexity"}
 # For readers, any text will do; a set by another name is none that ``solve`` runs on.
 _TEXT = {"title", "remarks", "premises", "omitted", "set_name"}
 
@@ -134,6 +135,8 @@ def edited_statics(plan):
         bad = _KINDS.get(kind, (object(),))
         if name in _TEXT or "remarks" in path or "premises" in path:
             bad = (7, None)
+        if name in _OF_EITHER_SIGN:
+            bad = tuple(new for new in bad if new != -1)
         if name in _MAY_BE_MISSING:
             bad = tuple(new for new in bad if new is not None)
         for another_kind, values in ((True, bad), (False, _ENDS.get(kind, ()))):

@@ -44,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpsco_jax._checks import (
+    require,
     require_flag,
     require_integer,
     require_key,
@@ -70,7 +71,7 @@ class TreeCorrelation(NamedTuple):
     @property
     def levels(self) -> int:
         """H: lengths of blocks, and in how many of them a step is at most."""
-        return self.num_steps.bit_length()
+        return int(self.num_steps).bit_length()
 
     def stretch(self) -> float:
         """√H: how far the sums over all blocks move for a user who moves a step by one.
@@ -148,7 +149,8 @@ def tree_noise(
         like: a pytree for shapes; its leaves are of at least float32.
         stddev: of the noise of a block; s·√H over the multiplier of the stream, for steps of sensitivity s.
         num_steps: T.
-        segment: number of the stream; noise of two of them is independent. May be traced.
+        segment: number of the stream, in [0, 2^31); noise of two of them is independent. An array that is
+            out of range gives NaN.
 
     Raises:
         ValueError: the index is out of range, or another argument.
@@ -160,10 +162,15 @@ def tree_noise(
     if not isinstance(index, jax.Array):
         index = require_integer("index", index, 1, num_steps)
     if not isinstance(segment, jax.Array):
-        segment = require_integer("segment", segment, 0)
-    stream = jax.random.fold_in(key, segment)
+        segment = require_integer("segment", segment, 0, 2**31 - 1)
+    for name, number in (("index", index), ("segment", segment)):
+        whole = jnp.issubdtype(jnp.result_type(number), jnp.integer)
+        require(whole, name, number, "an integer, or an array of one")
+    t, stream_number = (jnp.asarray(number, jnp.result_type(int)) for number in (index, segment))
+    # Keys are folded with 32 bits: a number of more would have the noise of another one.
+    valid = (t >= 1) & (t <= num_steps) & (stream_number >= 0) & (stream_number <= 2**31 - 1)
+    stream = jax.random.fold_in(key, stream_number)
     zeros = jax.tree.map(jnp.zeros_like, like)
-    t = jnp.asarray(index, jnp.int32)
 
     def add(level: jax.Array, total: Any) -> Any:
         block = jax.random.fold_in(jax.random.fold_in(stream, level), t >> level)
@@ -172,5 +179,4 @@ def tree_noise(
         return jax.tree.map(lambda a, b: a + jnp.where(there, b, 0), total, noise)
 
     total = jax.lax.fori_loop(0, num_steps.bit_length(), add, zeros)
-    valid = (t >= 1) & (t <= num_steps)
     return jax.tree.map(lambda leaf: jnp.where(valid, leaf, jnp.nan), total)

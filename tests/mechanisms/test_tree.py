@@ -174,6 +174,21 @@ def test_refuses():
             tree.tree_noise(key, bad, like, 1.0, 4)
         traced = jax.jit(lambda t: tree.tree_noise(key, t, like, 1.0, 4))(bad)
         assert np.all(np.isnan(traced))
+    for bad in (-1, 2**31, 2**32):
+        with pytest.raises(ValueError, match="segment"):
+            tree.tree_noise(key, 1, like, 1.0, 4, bad)
+    for name in ("index", "segment"):
+        with pytest.raises(ValueError, match=f"{name} must be an integer"):
+            tree.tree_noise(
+                key, **{"index": 1, name: jnp.float32(1.0)}, like=like, stddev=1.0, num_steps=4
+            )
+    with jax.enable_x64(True):
+        # Keys are folded with 32 bits: these would have the noise of the segment 0, and of the index 1.
+        for t, segment in ((1, 2**32), (1, -(2**32)), (2**32 + 1, 0)):
+            wide = (jnp.asarray(number, jnp.int64) for number in (t, segment))
+            found = jax.jit(lambda t, s: tree.tree_noise(key, t, like, 1.0, 4, s))(*wide)
+            assert np.all(np.isnan(found))
+    assert tree.TreeCorrelation(np.int64(4)).levels == 3
     with pytest.raises(ValueError, match="stddev"):
         tree.tree_noise(key, 1, like, -1.0, 4)
     for attributes in ((0,), (2.5,), (4, 1)):

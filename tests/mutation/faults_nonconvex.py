@@ -10,12 +10,13 @@ _TREE = ("tests/mechanisms/test_tree.py",)
 _PUSH = ("tests/transforms/test_perturb_when_small.py",)
 
 FAULTS = (
-    Fault("tree: no root", "mechanisms/tree.py", "return self.num_steps.bit_length()", "return max(1, (self.num_steps - 1).bit_length())", _TREE),
+    Fault("tree: no root", "mechanisms/tree.py", "return int(self.num_steps).bit_length()", "return max(1, (self.num_steps - 1).bit_length())", _TREE),
     Fault("tree: blocks that have ended stay in the sum", "mechanisms/tree.py", "jnp.where(ended, -1.0, 0.0)", "jnp.zeros(self.levels)", _TREE),
     Fault("tree: index from 0", "mechanisms/tree.py", "t = stream.step + 1", "t = stream.step", _TREE),
     Fault("tree: one block short of what a step is in", "mechanisms/tree.py", "return self.levels**0.5", "return max(1, self.levels - 1) ** 0.5", _TREE),
-    Fault("tree: segments share noise", "mechanisms/tree.py", "stream = jax.random.fold_in(key, segment)", "stream = jax.random.fold_in(key, 0)", _TREE),
-    Fault("tree: index 0 is released without noise", "mechanisms/tree.py", "valid = (t >= 1) & (t <= num_steps)", "valid = t <= num_steps", _TREE),
+    Fault("tree: segments share noise", "mechanisms/tree.py", "stream = jax.random.fold_in(key, stream_number)", "stream = jax.random.fold_in(key, 0)", _TREE),
+    Fault("tree: index 0 is released without noise", "mechanisms/tree.py", "valid = (t >= 1) & (t <= num_steps)", "valid = (t <= num_steps)", _TREE),
+    Fault("tree: segments of more than 32 bits share noise", "mechanisms/tree.py", "& (stream_number >= 0) & (stream_number <= 2**31 - 1)", "", _TREE),
     Fault("streams: all are taken for disjoint", "mechanisms/_noise_streams.py", "inside | (self.begun > 0) if disjoint else inside", "inside | (self.begun > 0)", _TREE),
     Fault("streams: a restart is not seen", "transforms/privatize.py", "jnp.where(new_stream, 0, stream.step)", "stream.step", _TREE),
     Fault("two points: the ball for the sphere", "oracles/smoothed.py", "direction = uniform_sphere(key, point)", "direction = uniform_ball(key, point, 1.0)", _TWO_POINT),

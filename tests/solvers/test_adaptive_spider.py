@@ -15,6 +15,7 @@ from dpsco_jax.problems import fixtures
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.nonconvex import _adaptive_schedule, adaptive_spider
+from dpsco_jax.solvers.nonconvex._adaptive_mean import Adaptive, AdaptiveReleases
 from dpsco_jax.solvers.nonconvex._drift_schedule import Goal
 from dpsco_jax.solvers.nonconvex._smoothed_means import correlation_of
 
@@ -200,6 +201,20 @@ def test_the_run_costs_what_one_stream_does():
     for bad in (0.0, -1.0, math.inf, math.nan):
         loss = jax.jit(lambda x: plan.replace(noise_multiplier=x).loss())(bad)
         assert np.all(np.isinf(loss.rdp))
+
+
+@pytest.mark.parametrize("reach", [2.0**24 + 4, 2.0**24 + 2, 2.0**31, math.nan])
+def test_no_step_reads_more_users_than_there_are_left(reach):
+    """Beyond 2^24 float32 rounds a number of users, up or down."""
+    users = 2**24 + 3
+    releases = AdaptiveReleases(users, 10, 5, 1, "tree", 1.0, 1e-6)
+    mean = Adaptive(64, releases, 1.0, 1.0, 1e30, 1e30)
+    none, no = jnp.zeros([], jnp.int32), jnp.zeros([], bool)
+    last = transforms.AdaptiveStep(no, none, jnp.zeros([]), no)
+    state = transforms.AdaptiveSpiderState((), 0.0, jnp.zeros(1), none + 1, none, none + 1, last)
+    step = mean.next_step(state, jnp.full(1, reach, jnp.float32))
+    assert bool(step.halted) == (reach != 2.0**24 + 2)
+    assert int(step.size) == (0 if step.halted else reach)
 
 
 def test_bad_arguments_are_refused_by_name():

@@ -152,10 +152,13 @@ class Adaptive:
         wanted = jnp.ceil(
             jnp.maximum(reach / self.share_norm, reach * self.drift / self.accuracy**2)
         )
-        wanted = jnp.where(fresh, of.first_batch, jnp.maximum(wanted, 1.0))
-        enough = wanted <= of.population_size - state.taken
+        few = wanted < 2.0**30  # and a number
+        wanted = jnp.where(few, jnp.maximum(wanted, 1.0), 1.0).astype(jnp.int32)
+        wanted = jnp.where(fresh, jnp.int32(of.first_batch), wanted)
+        # As integers: float32 takes 2^24 + 3 for 2^24 + 4 users, one of whom there is not.
+        enough = (fresh | few) & (wanted <= of.population_size - state.taken)
         halted = state.last.halted | ~enough | (state.made >= of.num_steps)
-        size = jnp.where(halted, 0.0, wanted).astype(jnp.int32)
+        size = jnp.where(halted, 0, wanted)
         return transforms.AdaptiveStep(fresh, size, jnp.where(fresh, 0.0, drift), halted)
 
     def open(

@@ -75,6 +75,7 @@ def objective(
 
 def reach(domain: Domain | None, feature_bound: float) -> float:
     """The largest margin of a point of the domain; ``inf`` where it has no end, or none is known."""
+    _checks.require_positive("feature_bound", feature_bound)
     return feature_bound * float(np.asarray(or_whole_space(domain).norm))
 
 
@@ -86,6 +87,14 @@ def known(value: float) -> float | None:
 def require_one_label(label: Any) -> None:
     """``ValueError`` unless an item has one label: several are as many losses."""
     _checks.require(jnp.ndim(label) == 0, "label of an item", jnp.shape(label), "one number")
+
+
+def require_like_params(params: PyTree, item: PyTree) -> None:
+    """``ValueError`` unless a point has the shapes of the parameters: broadcasting would repeat it."""
+    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
+    _checks.require(
+        shapes[0] == shapes[1], "item", shapes[0], f"of the shapes of params, {shapes[1]}"
+    )
 
 
 def or_whole_space(domain: Domain | None) -> Domain:

@@ -39,7 +39,6 @@ from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain
 from dpsco_jax.geometry.norms import all_finite, clip_to_norm, global_norm
 from dpsco_jax.problems import _links
-from dpsco_jax.problems.losses import require_like_params
 from dpsco_jax.problems.nonconvex_losses import welsch
 from dpsco_jax.problems.objective import Example, Objective, bounded_row
 from dpsco_jax.problems.synthetic import Instance
@@ -269,7 +268,7 @@ def escape_counterexample(curvature: float = 0.1, error: float = 0.01) -> Escape
 
 def _offsets(params: PyTree, item: PyTree) -> tuple[Any, Any]:
     """Whether the point is finite, and params minus the point, or zero."""
-    require_like_params(params, item)
+    _links.require_like_params(params, item)
     there = all_finite(item)
     return there, jax.tree.map(lambda w, z: jnp.where(there, w - z, 0.0), params, item)
 

@@ -242,7 +242,7 @@ def geometric_median(domain: Domain | None = None) -> Objective:
     """Distance to a point: items are points with the structure of params; no bound is needed."""
 
     def loss(params: PyTree, item: PyTree) -> Any:
-        require_like_params(params, item)
+        _links.require_like_params(params, item)
         there = all_finite(item)
         nearby = jax.tree.map(lambda leaf, at: jnp.where(there, leaf, at), item, params)
         return global_norm(jax.tree.map(jnp.subtract, params, nearby))
@@ -269,7 +269,7 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
     _checks.require_positive("radius", radius)
 
     def loss(params: PyTree, item: PyTree) -> Any:
-        require_like_params(params, item)
+        _links.require_like_params(params, item)
         offsets = jax.tree.map(jnp.subtract, params, clip_to_norm(item, point_bound))
         return 0.5 * optax.tree.norm(offsets, squared=True)
 
@@ -289,14 +289,6 @@ def squared_distance(point_bound: float, radius: float) -> Objective:
 def _range_of_squares(reach: float, bound: float) -> float:
     """Largest minus least ½(m - y)² over m in [-reach, reach], for the worst y in [-bound, bound]."""
     return 0.5 * (reach + bound) ** 2 - 0.5 * max(bound - reach, 0.0) ** 2
-
-
-def require_like_params(params: PyTree, item: PyTree) -> None:
-    """``ValueError`` unless a point has the shapes of the parameters: broadcasting would repeat it."""
-    shapes = [[jnp.shape(leaf) for leaf in jax.tree.leaves(tree)] for tree in (item, params)]
-    _checks.require(
-        shapes[0] == shapes[1], "item", shapes[0], f"of the shapes of params, {shapes[1]}"
-    )
 
 
 _CELLS = 1200

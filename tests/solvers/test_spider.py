@@ -87,7 +87,7 @@ def test_a_pair_of_neighbours_attains_the_sensitivity_and_none_exceeds_it():
     """A user is replaced by the opposite one; the best of 200 random pairs and the worst pair by hand."""
     square = losses.huber(1e3)
     oracle_of, prepare = differences.sum_form(square, np.zeros(DIM, np.float32), 16)
-    ask = jax.jit(lambda at, rows: oracle_of(None)(jax.random.key(0), at, rows).gradient)
+    ask = jax.jit(lambda at, data: oracle_of(None)(jax.random.key(0), at, prepare(data)).gradient)
     largest = 0.0
     for seed in range(200):
         rng = np.random.default_rng(seed)
@@ -97,18 +97,14 @@ def test_a_pair_of_neighbours_attains_the_sensitivity_and_none_exceeds_it():
         rows = np.float32(rng.normal(size=(2, 1, 1, DIM)) * 3)
         labels = np.float32(rng.normal(size=(2, 1, 1)) * 10)
         at = differences.query(x, y, fresh, 1.0, 0.3, distance)
-        sums = [
-            ask(at, prepare(UserData(Example(r, l)))) for r, l in zip(rows, labels, strict=True)
-        ]
+        sums = [ask(at, UserData(Example(r, l))) for r, l in zip(rows, labels, strict=True)]
         moved = np.linalg.norm(np.asarray(sums[0], float) - np.asarray(sums[1], float))
         largest = max(largest, moved)
         assert moved <= 2 * (1 + 1e-6)
     step = np.float32([0.5, 0, 0])
     along = np.float32([[[1.0, 0, 0]]])
     at = differences.query(step, np.zeros(DIM, np.float32), True, 1.0, 1.0, np.float32(0.5))
-    ends = [
-        ask(at, prepare(UserData(Example(along, np.float32([[sign * 50]]))))) for sign in (-1, 1)
-    ]
+    ends = [ask(at, UserData(Example(along, np.float32([[sign * 50]])))) for sign in (-1, 1)]
     assert np.linalg.norm(np.subtract(*ends)) >= 1.98
     assert largest > 1.5
     # Differences of opposite sign need a loss that bends both ways.

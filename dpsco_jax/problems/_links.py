@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from dpsco_jax import _checks
 from dpsco_jax.geometry.domains import Domain, whole_space

@@ -40,8 +40,12 @@ def empty_stream(like: Any, memory: int) -> NoiseStream:
         dtype = jnp.promote_types(jnp.result_type(leaf), jnp.float32)
         return jnp.zeros((memory, *jnp.shape(leaf)), dtype)
 
-    past, none = jax.tree.map(none_yet, like), jnp.zeros([], jnp.int32)
-    return NoiseStream(none, jnp.ones([], jnp.result_type(float)), past, none)
+    step, begun = (
+        jnp.zeros([], jnp.int32),
+        jnp.zeros([], jnp.int32),
+    )  # two buffers: states are donated
+    past = jax.tree.map(none_yet, like)
+    return NoiseStream(step, jnp.ones([], jnp.result_type(float)), past, begun)
 
 
 def step_of_stream(

@@ -89,8 +89,9 @@ def adaptive_spider(
         )
         none, no = jnp.zeros([], jnp.int32), jnp.zeros([], bool)
         last = AdaptiveStep(no, none, jnp.zeros([]), no)
-        copy = jax.tree.map(jnp.copy, params)
-        return AdaptiveSpiderState(release.init(params), zeros, copy, none, none, none, last)
+        begun = AdaptiveSpiderState(release.init(params), zeros, params, none, none, none, last)
+        # Copies: no two leaves of a state that may be donated are one array.
+        return jax.tree.map(jnp.copy, begun)
 
     def update(
         updates: Any,

@@ -153,7 +153,8 @@ def spider(
         )
         none = jnp.zeros([], jnp.int32)
         last = Step(no, nothing, nothing, no)
-        return SpiderState(paid, zeros, jax.tree.map(jnp.copy, params), none, none, last)
+        # Copies: no two leaves of a state that may be donated are one array.
+        return jax.tree.map(jnp.copy, SpiderState(paid, zeros, params, none, none, last))
 
     def update(
         updates: Any, state: SpiderState, params: Any = None, *, step: Step, **extra_args: Any

@@ -25,6 +25,7 @@ from dpsco_jax.mechanisms import (
     private_selection,
     selection,
     sparse_vector,
+    tree,
     two_stage_histogram,
 )
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
@@ -84,6 +85,7 @@ NOISY: dict[str, Release] = {
     "gaussian": lambda key, x: additive.gaussian(key, x, 1.0),
     "laplace": lambda key, x: additive.laplace(key, x, 1.0),
     "size of the noise": lambda key, x: additive.gaussian(key, jnp.zeros(3), x[0, 0] ** 2),
+    "tree_noise": lambda key, x: tree.tree_noise(key, 2, jnp.zeros(3), x[0, 0] ** 2, 4),
     "clustered_histogram": lambda key, x: clustered_histogram.clustered_histogram(
         key, _numbers(x), _numbers(x), x[:, 0], HISTOGRAM
     ),

@@ -121,10 +121,7 @@ def bounds(problem: Problem, clip_norm: float | None, symmetric: bool) -> dict[s
 def statistics(
     name: str, plan: Bounded, objective: Objective, data: UserData, params: Any
 ) -> Callable[[Any], tuple[jax.Array, jax.Array]]:
-    """The function from a point to ‖∇F‖ and λ_min(∇²F), both NaN where the point is not finite.
-
-    They are NaN too where the regularizer's gradient or curvature is over 256 times what users are clipped
-    to.
+    """The function from a point to ‖∇F‖ and λ_min(∇²F), both NaN where ``usable`` is false.
 
     Args:
         name: of the solver, which runs in float64.
@@ -143,13 +140,24 @@ def statistics(
         found = means(point)
         gradient = found.gradient + objective.ridge * flat
         least = jnp.linalg.eigvalsh(found.hessian)[0] + objective.ridge
-        # Beside a larger regularizer a user would be rounded by more than the noise. False on NaN.
-        good = norms.global_norm(objective.ridge * flat) <= _FARTHEST * plan.clip_norm
-        good &= objective.ridge <= _FARTHEST * (plan.most_curvature - plan.least_curvature)
+        good = usable(plan, objective, point)
         norm = jnp.linalg.norm(gradient)
         return jnp.where(good, norm, jnp.nan), jnp.where(good, least, jnp.nan)
 
     return at
+
+
+def usable(plan: Bounded, objective: Objective, point: Any) -> jax.Array:
+    """Whether a point has statistics: public, of the point, the plan and the regularizer alone; a bool.
+
+    Not where it is not finite, nor where the regularizer's gradient or curvature is over 256 times what users
+    are clipped to: beside that a user would be rounded by more than the noise.
+    """
+    flat, _ = ravel_pytree(point)
+    # False on NaN.
+    good = norms.global_norm(objective.ridge * flat) <= _FARTHEST * plan.clip_norm
+    good &= objective.ridge <= _FARTHEST * (plan.most_curvature - plan.least_curvature)
+    return good & norms.all_finite(point)
 
 
 def in_float64(name: str, params: Any) -> Any:

@@ -50,7 +50,6 @@ from dpsco_jax import _counts, _float64, _sharding, privacy
 from dpsco_jax._argument_kinds import Inside, Positive
 from dpsco_jax._conditions import drawable
 from dpsco_jax._pytrees import Number, pytree
-from dpsco_jax.geometry.norms import all_finite
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.privacy.releases import GaussianReleases, fixed_size
 from dpsco_jax.problems.objective import Objective
@@ -198,9 +197,9 @@ def solve(
     point = objective.domain.project(_second_order_bounds.in_float64("certify", params))
     at = _second_order_bounds.statistics("certify", plan, objective, data, point)
     multiplier = plan.noise_multiplier
-    # NaN, of a point that is no number or too far away, is not noised but left out.
     norm, least = at(point)
-    good = all_finite((point, norm, least))
+    # Public. NaN, of a point that is no number or too far away, is not noised but left out.
+    good = _second_order_bounds.usable(plan, objective, point)
     norm, least = (jnp.where(good, number, 0.0) for number in (norm, least))
     first, second = jax.random.split(key)
     norm = _released(first, norm, plan.gradient_sensitivity, multiplier)

@@ -14,6 +14,9 @@ _OF_KINDS = {
     "item_sampled_sgd, poisson": "ItemReleases",
     "winsorized_erm, clipped": "WinsorizedReleases",
     "multipass_sgd, tested": "ConcentratedReleases",
+    "spider, periodic": "SpiderReleases",
+    "adaptive_spider, bands": "AdaptiveReleases",
+    "o2nc_single_pass, bands": "StreamReleases",
 }
 
 

@@ -110,6 +110,7 @@ class Adaptive:
     """
 
     gradients_per_user = 2
+    kind = AdaptiveReleases
 
     chunk_size: int = static()
     releases: AdaptiveReleases

@@ -148,6 +148,7 @@ class Spider:
     """
 
     gradients_per_user = 2
+    kind = SpiderReleases
 
     chunk_size: int = static()
     refresh: str = static(choices=REFRESH)

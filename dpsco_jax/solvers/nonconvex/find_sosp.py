@@ -122,8 +122,11 @@ class Plan(_plan_base.MadeFor):
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
-        both = privacy.compose if self.risk == "empirical" else privacy.parallel
-        return both(self.search.loss(), self.choice.loss())
+        return self._both(self.search.loss(), self.choice.loss())
+
+    def _both(self, first: privacy.PrivacyLoss, second: privacy.PrivacyLoss) -> privacy.PrivacyLoss:
+        joined = privacy.compose if self.risk == "empirical" else privacy.parallel
+        return joined(first, second)
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of both parts."""
@@ -254,7 +257,8 @@ def solve(
         params=jax.tree.map(
             lambda x, last: jnp.where(found, x, last), chosen.params, walked.params
         ),
-        privacy=plan.loss(),
+        # What the runs have charged: infinite too where one of them could not draw its noise.
+        privacy=plan._both(walked.privacy, chosen.privacy),
         status=jnp.where(found, int(Status.OK), jnp.maximum(walked.status, int(Status.HALTED))),
         gradients=_counts.add(walked.gradients, chosen.gradients),
         unprivate={"gradients": _counts.add(*made), "trace": None},

@@ -29,7 +29,7 @@ FAULTS = (
     Fault("spider: a batch begins where the last began", "solvers/nonconvex/_spider_mean.py", "(state.made - state.refreshes) * other", "0 * other", _DRIFT),
     Fault("spider: chances of all refreshes are one's", "solvers/nonconvex/_drift_schedule.py", "first = half * goal.failure / (2 * refreshes)", "first = half * goal.failure * 8", _DRIFT),
     Fault("spider: what users of a pass add is left out", "solvers/nonconvex/_drift_schedule.py", "squares = 4 * goal.lipschitz**2 / sizes[0] + 4 * goal.smoothness**2 * kappa / sizes[1]", "squares = 0.0 * kappa", _DRIFT),
-    Fault("find_sosp: parts on the same users are taken for disjoint", "solvers/nonconvex/find_sosp.py", 'both = privacy.compose if self.risk == "empirical" else privacy.parallel', "both = privacy.parallel", ("tests/solvers/test_find_sosp.py",)),
+    Fault("find_sosp: parts on the same users are taken for disjoint", "solvers/nonconvex/find_sosp.py", 'joined = privacy.compose if self.risk == "empirical" else privacy.parallel', "joined = privacy.parallel", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: both parts get all of the budget", "solvers/nonconvex/find_sosp.py", "(1.0, 1.0) if apart else (share, 1.0 - share)", "(1.0, 1.0)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the choice sees the users of the run", "solvers/nonconvex/find_sosp.py", "slice_users(data, search.num_users, choice.num_users)", "slice_users(data, 0, choice.num_users)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the first points for the last", "solvers/nonconvex/find_sosp.py", "path])[::-1]", "path])", ("tests/solvers/test_find_sosp.py",)),

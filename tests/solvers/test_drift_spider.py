@@ -325,3 +325,10 @@ def test_bad_arguments_are_refused_by_name():
         drift_spider.plan(
             problem, Budget(1.0, 1e-5), initial_gap=1.0, difference_clip=1.0, second_order=True
         )
+
+
+def test_without_noise_a_pass_is_still_off_by_what_its_users_add():
+    """A step has at most all users, whose mean gradient is known to 2G·(2·log(4/ω)/n)^½ only."""
+    found = _drift_schedule.schedule(_goal(10**4, one_pass=True), 1e12, [100])
+    assert found.error > 2 * math.sqrt(2 * math.log(4 / 0.05) / 10**4)
+    assert _drift_schedule.schedule(_goal(10**4), 1e12, [100]).error < 1e-4

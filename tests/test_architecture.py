@@ -68,9 +68,17 @@ def _solver_modules():
 
 
 def test_every_solver_is_imported_from_a_room_and_has_a_row_of_systems():
-    from dpsco_jax.solvers import convex, element_level, item_level, nonconvex, sampling, user_level
+    from dpsco_jax.solvers import (
+        convex,
+        element_level,
+        heavy_tailed,
+        item_level,
+        nonconvex,
+        sampling,
+        user_level,
+    )
 
-    rooms = (convex, element_level, item_level, nonconvex, sampling, user_level)
+    rooms = (convex, element_level, heavy_tailed, item_level, nonconvex, sampling, user_level)
     offered = {name for room in rooms for name in room.__all__}
     for name, file in _solver_modules():
         assert name in offered, f"{name} is in the __all__ of no room of dpsco_jax.solvers"

@@ -8,6 +8,7 @@ new number compiles nothing. ``print(plan)`` shows what will be done, what it co
 from dpsco_jax.solvers import (
     convex,
     element_level,
+    heavy_tailed,
     item_level,
     nonconvex,
     sampling,
@@ -20,6 +21,7 @@ __all__ = [
     "Status",
     "convex",
     "element_level",
+    "heavy_tailed",
     "item_level",
     "nonconvex",
     "sampling",

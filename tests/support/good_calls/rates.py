@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax.rates import accelerated, user_level, winsorized
+from dpsco_jax.rates import accelerated, heavy_tailed, user_level, winsorized
 from tests.support import kinds
 
 _POSITIVE = dict.fromkeys(
@@ -68,6 +68,19 @@ _SQUARE = kinds.Kind(
 )
 
 
+_MOMENTS = {
+    "moments": kinds.OBJECT(heavy_tailed.Moments(3.0, 2.0, 1.0)),
+    **dict.fromkeys(("lipschitz", "distance", "rho", "strength", "step_size"), kinds.POSITIVE(1.0)),
+    "clip_norm": kinds.POSITIVE(3.0),
+    "first": kinds.NONNEGATIVE(1.0),
+    "error": kinds.NONNEGATIVE(0.1),
+    "failure": kinds.OPEN_PROBABILITY,
+    "num_phases": kinds.COUNT(3),
+    "num_users": kinds.COUNT(1024),
+    "printed": kinds.FLAG(False),
+}
+
+
 def _of(table: dict[str, Any], room: str, *names: str) -> dict[str, dict[str, Any]]:
     return {f"rates.{room}.{name}": table for name in names}
 
@@ -101,6 +114,17 @@ GOOD: dict[str, dict[str, Any]] = {
     "rates.dimension_free.require_coefficients": {
         "name": kinds.ANY("values"),
         "values": _RESTRICTED["coefficients"],
+    },
+    **_of(
+        _MOMENTS,
+        "heavy_tailed",
+        *("glm_bound", "high_probability", "lipschitz", "localization_bound", "optimal", "smooth"),
+    ),
+    "rates.heavy_tailed.Moments": {
+        "order": kinds.Kind("at least 2", (1.9, kinds.NAN, "1", None, 1j, True))(3.0),
+        "highest": kinds.POSITIVE(2.0),
+        "second": kinds.POSITIVE.also(3.0)(1.0),
+        "first": kinds.POSITIVE.also(1.5)(0.5),
     },
     **_of(_NORM, "norms", "best_exponent", "dual_exponent", "norm_ratio", "regularizer_range"),
     **_of(_NORM, "norms", "regularizer_weight"),

@@ -50,6 +50,7 @@ from dpsco_jax.privacy.loss import (
     unbounded_unless,
     zero,
 )
+from dpsco_jax.privacy.online import LazyReleases
 from dpsco_jax.privacy.orders import ORDERS
 from dpsco_jax.privacy.releases import (
     GaussianReleases,
@@ -80,6 +81,7 @@ __all__ = [
     "ConcentratedReleases",
     "FullBatch",
     "GaussianReleases",
+    "LazyReleases",
     "Ledger",
     "Poisson",
     "PoissonItems",

@@ -53,6 +53,7 @@ TABLE = {
     "privacy.curves.closed_forms.gdp": {"mu": AMOUNT},
     "privacy.curves.closed_forms.laplace": {"scale": LAPLACE},
     "privacy.curves.closed_forms.pure_dp": {"epsilon": AMOUNT},
+    "privacy.curves.closed_forms.threshold_answer": {"epsilon": AMOUNT},
     "privacy.inexact.inexact_loss": {
         "mu": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 0.3: None, 9.0: INFINITE},
         "variation": {NAN: BAD, -1.0: BAD, INF: BAD, 0.0: None, 1.5: BAD, 1e-3: INFINITE},

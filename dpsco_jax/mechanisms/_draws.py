@@ -123,6 +123,13 @@ def laplace(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Arr
     return laplace_of_words(*words(key, shape), dtype)
 
 
+def bounded_laplace(
+    key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike, most: jax.Array
+) -> jax.Array:
+    """Laplace variables of scale 1, given that each is at most ``most`` in size."""
+    return bounded_laplace_of_words(*words(key, shape), dtype, most)
+
+
 def gumbel(key: jax.Array, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
     """Standard Gumbel variables (distribution function exp(-exp(-x)))."""
     return -jnp.log(exponential(key, shape, dtype))
@@ -204,6 +211,17 @@ def laplace_of_words(high: jax.Array, low: jax.Array, dtype: DTypeLike) -> jax.A
     """A Laplace variable of two words."""
     # The lowest of 64 bits is the sign; what is left of the uniform variable is 63 bits.
     return _sign(low, dtype) * exponential_of_words(high, low | 1, dtype)
+
+
+def bounded_laplace_of_words(
+    high: jax.Array, low: jax.Array, dtype: DTypeLike, most: jax.Array
+) -> jax.Array:
+    """A Laplace variable of two words, given that its size is at most ``most`` scales: its law inverted."""
+    upper, distance = _nearer_end(high, low | 1, dtype)
+    within = -jnp.expm1(-most)  # the mass of an exponential variable below the bound
+    far = -jnp.log(jnp.exp(-most) + distance * within)
+    size = jnp.where(upper, -jnp.log1p(-distance * within), far)
+    return _sign(low, dtype) * jnp.minimum(size, most)
 
 
 def normal_of_words(high: jax.Array, low: jax.Array, dtype: DTypeLike) -> jax.Array:

@@ -22,6 +22,7 @@ from dpsco_jax.privacy.curves import (
     gdp,
     laplace,
     pure_dp,
+    threshold_answer,
 )
 from dpsco_jax.privacy.curves.binomial import item_sampled_gaussian
 from dpsco_jax.privacy.curves.mixtures import poisson_replaced_gaussian, user_sampled_gaussian
@@ -133,6 +134,7 @@ __all__ = [
     "state_certificate",
     "subsampled_gaussian_with_replacement",
     "subsampled_gaussian_without_replacement",
+    "threshold_answer",
     "unbounded",
     "unbounded_unless",
     "user_sampled_gaussian",

@@ -9,9 +9,25 @@ import scipy.stats
 from dpsco_jax import privacy
 from dpsco_jax.mechanisms import additive
 
+
+class _Bounded:
+    """Laplace variables of a scale, given that they are within a bound."""
+
+    def __init__(self, scale, bound):
+        self.law, self.bound = scipy.stats.laplace(scale=scale), bound
+
+    def cdf(self, x):
+        low, high = self.law.cdf(-self.bound), self.law.cdf(self.bound)
+        return (self.law.cdf(np.clip(x, -self.bound, self.bound)) - low) / (high - low)
+
+
 MECHANISMS = {
     "gaussian": (additive.gaussian, scipy.stats.norm),
     "laplace": (additive.laplace, scipy.stats.laplace),
+    "bounded_laplace": (
+        lambda key, tree, scale: additive.bounded_laplace(key, tree, scale, 2 * scale),
+        lambda scale: _Bounded(scale, 2 * scale),
+    ),
 }
 
 
@@ -79,8 +95,50 @@ def test_what_is_not_real_is_refused(name):
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_noise_has_one_size(name):
     mechanism, _ = MECHANISMS[name]
-    with pytest.raises(ValueError, match="size of the noise"):
+    with pytest.raises(ValueError, match="must be one number"):
         mechanism(jax.random.key(0), jnp.zeros(2), jnp.ones(2))
+
+
+def test_bounded_noise_reaches_its_bound_and_no_farther():
+    """Bounds of a hundredth of a scale, where noise is nearly uniform, and of 30, where it is Laplace."""
+    for bound in (0.01, 1.0, 30.0):
+        noise = additive.bounded_laplace(jax.random.key(3), jnp.zeros(200_000), 1.0, bound)
+        assert np.max(np.abs(noise)) <= bound
+        assert scipy.stats.kstest(np.float64(noise), _Bounded(1.0, bound).cdf).pvalue > 1e-3
+        if bound <= 1:
+            assert np.max(np.abs(noise)) > 0.999 * bound
+
+
+@pytest.mark.parametrize(("bound", "sensitivity"), [(3.0, 0.5), (2.0, 2.0), (9.0, 1.0)])
+def test_bounded_laplace_fails_with_the_stated_delta_exactly(bound, sensitivity):
+    """The hockey-stick divergence of the two laws at ε = Δ / R, by quadrature."""
+    scale = 1.5
+    laws = [scipy.stats.laplace(loc=at, scale=scale) for at in (0.0, sensitivity)]
+    mass = laws[0].cdf(bound) - laws[0].cdf(-bound)
+    x = np.linspace(-bound, bound + sensitivity, 2_000_001)[:-1] + 0.5e-6
+    p, q = (
+        np.where(np.abs(x - at) <= bound, law.pdf(x) / mass, 0.0)
+        for at, law in zip((0.0, sensitivity), laws, strict=True)
+    )
+    epsilon = sensitivity / scale
+    step = (2 * bound + sensitivity) / 2_000_000
+    failing = np.sum(np.maximum(p - np.exp(epsilon) * (1 + 1e-9) * q, 0.0)) * step
+    loss = additive.bounded_laplace_loss(scale, bound, sensitivity)
+    assert failing == pytest.approx(float(loss.delta), rel=1e-4, abs=1e-6)
+    np.testing.assert_allclose(loss.rdp, privacy.pure_dp(epsilon).rdp, rtol=1e-12)
+
+
+def test_bounded_laplace_of_the_thesis_has_room():
+    """Lemma 12.7.4, τ at least (Δ/ε)·log(4/δ) for ε ≤ 1: true, with four times too large a δ."""
+    for epsilon in (0.1, 1.0):
+        loss = additive.bounded_laplace_loss(1 / epsilon, np.log(4 / 1e-6) / epsilon, 1.0)
+        assert loss.delta < 1e-6 / 4
+        general = (1 + np.exp(epsilon)) * np.exp(-np.log(4 / 1e-6))
+        assert loss.delta < general
+    # Noise within less than the sensitivity gives neighbours away.
+    with pytest.raises(ValueError, match="bound must be at least the sensitivity"):
+        additive.bounded_laplace_loss(1.0, 0.9, 1.0)
+    assert np.all(np.isinf(jax.jit(additive.bounded_laplace_loss)(1.0, 0.9, 1.0).rdp))
 
 
 def test_a_loss_of_traced_numbers_out_of_range_is_infinite():

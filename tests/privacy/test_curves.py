@@ -36,12 +36,18 @@ def _two_ends(a, e):
     return (a * g(a * e / 2) - (a - 1) * g((a - 1) * e / 2) - g(e / 2)) / (a - 1)
 
 
+def _answer_above(a, e):
+    p, q = mp.exp(e) / (1 + mp.exp(e)), 1 / (1 + mp.exp(e))
+    return mp.log(p**a * q ** (1 - a) / (1 - q**a * p ** (1 - a))) / (a - 1)
+
+
 _CLOSED_FORMS = {
     "gaussian": (privacy.gaussian, lambda a, s: a / (2 * s * s)),
     "gdp": (privacy.gdp, lambda a, m: a * m * m / 2),
     "laplace": (privacy.laplace, _laplace),
     "pure_dp": (privacy.pure_dp, _randomized_response),
     "bounded_range": (privacy.bounded_range, _two_ends),
+    "threshold_answer": (privacy.threshold_answer, _answer_above),
 }
 
 # Name, curve, arguments from more to less private, and which of them may be traced.
@@ -50,6 +56,7 @@ CURVES = {
     "laplace": (privacy.laplace, [(10.0,), (1.0,), (0.1,)]),
     "pure_dp": (privacy.pure_dp, [(0.01,), (1.0,), (8.0,)]),
     "bounded_range": (privacy.bounded_range, [(0.01,), (1.0,), (8.0,)]),
+    "threshold_answer": (privacy.threshold_answer, [(0.01,), (1.0,), (8.0,)]),
     "approximate_dp": (privacy.approximate_dp, [(0.01, 0.0), (1.0, 1e-9), (8.0, 1e-8)]),
     "gdp": (privacy.gdp, [(0.1,), (1.0,), (5.0,)]),
     "poisson": (privacy.poisson_subsampled_gaussian, [(4.0, 0.001), (2.0, 0.01), (0.5, 0.3)]),

@@ -44,10 +44,10 @@ def _zeros(tree: Any) -> Any:
 
 def _additive(name: str) -> Callable[[Tape, Any], Any]:
     def make(tape: Tape, right: Any) -> Any:
-        def mechanism(key: Any, tree: Any, size: Any) -> Any:
+        def mechanism(key: Any, tree: Any, size: Any, *bound: Any) -> Any:
             if not tape.is_silent:
                 tape.write(name, key, tree, size, tape.next_declared())
-            return right(key, _zeros(tree) if tape.freeze else tree, size)
+            return right(key, _zeros(tree) if tape.freeze else tree, size, *bound)
 
         return mechanism
 
@@ -141,16 +141,17 @@ def _add_noise(tape: Tape, right: Any) -> Any:
     return add_noise
 
 
-def _sparse_vector(tape: Tape, right: Any) -> Any:
-    def tests(
-        threshold: Any, epsilon: Any, sensitivity: Any, max_answers: int, answer_is_above: bool
-    ) -> Any:
-        made = right(threshold, epsilon, sensitivity, max_answers, answer_is_above)
+def _stream(tape: Tape, right: Any) -> Any:
+    def tests(threshold: Any, scales: Any, sensitivity: Any, *given: Any, **named: Any) -> Any:
+        made = right(threshold, scales, sensitivity, *given, **named)
 
         def step(key: Any, state: Any, query: Any) -> Any:
-            scale = 4 * sensitivity * max_answers / epsilon
+            if tape.is_silent:
+                return made.step(key, state, query)
+            scale = scales[1]
             tape.write("test", key, query, scale, Declared(sensitivity, scale / sensitivity))
-            passing = jnp.asarray(-1e30 if answer_is_above else 1e30, jnp.result_type(float))
+            unanswered = -1e30 if named.get("answer_is_above", True) else 1e30
+            passing = jnp.asarray(unanswered, jnp.result_type(float))
             return made.step(key, state, passing if tape.freeze else query)
 
         return made._replace(step=step)
@@ -352,13 +353,14 @@ DRAWN_BY = (
 PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (additive, "gaussian", _additive("gaussian")),
     (additive, "laplace", _additive("laplace")),
+    (additive, "bounded_laplace", _additive("bounded_laplace")),
     (noisy_iteration, "last_point", _last_point),
     (transforms, "privatize", _privatize),
     (winsorized_mean, "winsorized_mean", _winsorized_mean),
     (transforms, "outlier_removed_mean", _outlier_removed_mean),
     (correlated_noise.NoiseCorrelation, "add_noise", _add_noise),
     (tree.TreeCorrelation, "add_noise", _add_noise),
-    (sparse_vector, "_sparse_vector", _sparse_vector),
+    (sparse_vector, "_stream", _stream),
     (private_range, "private_range", _private_range),
     (certify, "_released", _certified),
     (selection, "_noisy_argmax", _noisy_argmax),

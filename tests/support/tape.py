@@ -31,7 +31,8 @@ class Release(NamedTuple):
     """One call of a mechanism.
 
     Attributes:
-        name: ``"gaussian"``, ``"laplace"``, ``"correlated"``, ``"test"``, ``"interval"`` or ``"argmax"``.
+        name: ``"gaussian"``, ``"laplace"``, ``"bounded_laplace"``, ``"correlated"``, ``"test"``,
+            ``"interval"`` or ``"argmax"``.
         key: bytes of the PRNG key: the identity of the release.
         step: its place in the order of arrival.
         statistic: before the noise, raveled, float64.
@@ -62,7 +63,9 @@ class Release(NamedTuple):
         if self.name == "interval":
             return float(np.sum(~same))
         away = np.where(same, 0.0, np.abs(self.statistic - other.statistic))
-        order = {"laplace": 1, "test": np.inf, "argmax": np.inf}.get(self.name, 2)
+        order = {"laplace": 1, "bounded_laplace": 1, "test": np.inf, "argmax": np.inf}.get(
+            self.name, 2
+        )
         return float(np.linalg.norm(away, order)) if away.size else 0.0
 
 

@@ -7,6 +7,15 @@ from dpsco_jax.privacy.curves.closed_forms import (
     gdp,
     laplace,
     pure_dp,
+    threshold_answer,
 )
 
-__all__ = ["approximate_dp", "bounded_range", "gaussian", "gdp", "laplace", "pure_dp"]
+__all__ = [
+    "approximate_dp",
+    "bounded_range",
+    "gaussian",
+    "gdp",
+    "laplace",
+    "pure_dp",
+    "threshold_answer",
+]

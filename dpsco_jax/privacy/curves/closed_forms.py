@@ -120,6 +120,32 @@ def pure_dp(epsilon: Scalar, bound: Literal["exact", "quadratic"] = "exact") -> 
     return unbounded_unless(found >= 0, _loss(rdp))
 
 
+def threshold_answer(epsilon: Scalar) -> PrivacyLoss:
+    """One answer "above" of noisy tests against a fixed noisy threshold; answers "below" are free.
+
+    With a = ε, (α-1) rdp = -log(1 - (1 - exp(-(α-1)a)) (1 - exp(-αa))), at most α(α-1) a² and at most
+    (α-1) a: twice the quadratic bound of ε-DP, since it pays for the queries below too. Proof:
+    docs/theory/sparse_vector.md, section 2.
+
+    Args:
+        epsilon: twice the sensitivity of a query over the scale of its Laplace noise, shape ``[...]``, at
+            least 0.
+    """
+    require_multiplier("epsilon", epsilon)
+    xp, (found,) = as_floats(epsilon)
+    orders, above_one = ORDERS.astype(found.dtype), (ORDERS - 1.0).astype(found.dtype)
+    eps = xp.where(found >= 0, found, 0.0)[..., None]
+    finite = xp.minimum(eps, xp.finfo(eps.dtype).max / 1e9)
+    fall = -xp.expm1(-above_one * finite)
+    product = fall * -xp.expm1(-orders * finite)
+    near = -xp.log1p(-xp.minimum(product, 0.5)) / above_one
+    # Where the product is near one; a sum of two terms of the same size as the result.
+    far = finite - xp.log1p(xp.exp(-finite) * fall) / above_one
+    rdp = xp.minimum(xp.where(product < 0.5, near, far), finite)
+    rdp = xp.where(xp.isfinite(eps), rdp, xp.inf)
+    return unbounded_unless(found >= 0, _loss(rdp))
+
+
 def bounded_range(epsilon: Scalar) -> PrivacyLoss:
     """A release whose privacy loss lies in an interval of length ε: the exponential mechanism.
 

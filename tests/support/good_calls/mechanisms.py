@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsco_jax.mechanisms import histogram_releases, two_stage_histogram
+from dpsco_jax.mechanisms import histogram_releases, sparse_vector, two_stage_histogram
 from dpsco_jax.mechanisms.winsorized import winsorized_calibration
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
@@ -19,6 +19,10 @@ RELEASES = kinds.OBJECT(
             )
         )
     )
+)
+_ANSWERS = {"threshold_epsilon": kinds.POSITIVE(0.5), "answer_epsilon": kinds.POSITIVE(0.1)}
+_STREAM = kinds.OBJECT(
+    Fresh(functools.cache(lambda: sparse_vector.fixed_threshold(0.0, 0.5, 0.1, 1.0)))
 )
 _WIDTH = {"radius": kinds.POSITIVE(0.1), "bin_width": kinds.POSITIVE(0.05)}
 _CLUSTERS = np.array([0, 0, 1])
@@ -54,6 +58,14 @@ GOOD: dict[str, dict[str, Any]] = {
     "mechanisms.additive.gaussian": {"stddev": kinds.NONNEGATIVE},
     "mechanisms.additive.laplace": {"scale": kinds.NONNEGATIVE},
     "mechanisms.additive.gaussian_loss": {"stddev": kinds.NONNEGATIVE_OR_INF},
+    "mechanisms.additive.bounded_laplace": {
+        "scale": kinds.POSITIVE,
+        "bound": kinds.POSITIVE.also(np.ones(1))(2.0),
+    },
+    "mechanisms.additive.bounded_laplace_loss": {
+        "scale": kinds.POSITIVE,
+        "bound": kinds.POSITIVE(100.0),
+    },
     "mechanisms.additive.laplace_loss": {"scale": kinds.POSITIVE_OR_INF},
     "mechanisms.clustered_histogram.clustered_histogram": {**_ENTRIES, "releases": _CLUSTERED},
     "mechanisms.clustered_histogram.projected_mean": {**_ENTRIES, "releases": _CLUSTERED},
@@ -142,6 +154,18 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "mechanisms.sparse_vector.above_threshold": {"threshold": kinds.SIGNED(1.0)},
     "mechanisms.sparse_vector.below_threshold": {"threshold": kinds.SIGNED(1.0)},
+    "mechanisms.sparse_vector.fixed_threshold": {
+        "threshold": kinds.SIGNED(1.0),
+        **_ANSWERS,
+    },
+    "mechanisms.sparse_vector.fixed_threshold_loss": _ANSWERS,
+    "mechanisms.sparse_vector.outcomes": {"stream": _STREAM, "queries": kinds.NUMBERS(np.ones(3))},
+    "mechanisms.sparse_vector.resetting": {
+        "threshold": kinds.SIGNED(1.0),
+        "scale": kinds.POSITIVE(1e4),
+        "bound": kinds.POSITIVE(1e7),
+        "num_queries": kinds.COUNT(100),
+    },
     "mechanisms.winsorized.winsorized_calibration.calibrate_winsorized": {
         **_BUDGET,
         "radius": kinds.POSITIVE(0.1),

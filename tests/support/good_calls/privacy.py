@@ -200,6 +200,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "privacy.curves.composition.response_gaussian_mu": {"response_epsilon": kinds.NONNEGATIVE(0.5)},
     "privacy.curves.closed_forms.approximate_dp": {"epsilon": _AMOUNT, "delta": kinds.PROBABILITY},
     "privacy.curves.closed_forms.bounded_range": {"epsilon": _AMOUNT},
+    "privacy.curves.closed_forms.threshold_answer": {"epsilon": _AMOUNT},
     "privacy.curves.closed_forms.pure_dp": {"epsilon": _AMOUNT, "bound": kinds.CHOICE("exact")},
     "privacy.curves.closed_forms.gaussian": _NOISE,
     "privacy.curves.closed_forms.gdp": {"mu": _AMOUNT},

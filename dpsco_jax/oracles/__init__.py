@@ -19,6 +19,7 @@ Modules: ``sampling`` (uniform batches, Poisson), ``gradients`` (any loss, by au
 sums without the gradients), ``clipped_sums`` (which of the two), ``linear`` (linear models, in closed form),
 ``linear_users`` (the same, one row for each user), ``user_gradients`` (whichever of these suits an
 objective), ``smoothed`` (randomized smoothing), ``spider`` (differences of gradients at two points),
+``hessians`` (sums of clipped Hessians),
 ``resque`` (reweighted queries around a centre, whose pools
 are data too), ``unclipped`` (the mean over users at once, for methods that are not private), ``chunks`` (the
 loops that keep memory flat), ``streamed`` (the same sums over users who stay on disk).

@@ -57,6 +57,7 @@ from dpsco_jax.solvers.nonconvex import (
     drift_spider,
     find_sosp,
     gibbs,
+    hessian_escape,
     net_exponential_mechanism,
     noisy_descent,
     o2nc_multi_pass,
@@ -211,6 +212,7 @@ BALLS = {
 }
 # Users who agree, with gradients that are clipped and curvatures that are as low as they can be.
 WELSCH = nonconvex_losses.welsch(1.0, scale=6.0, domain=domains.ball(2.0))
+BENDING = nonconvex_losses.welsch(1.0, scale=6.0)
 POINTS = {"objective": WELSCH, "clip_norm": 2.0, "float64": True, "spread": 0.05}
 SELECT = {"params": CANDIDATES, "num_candidates": 4, "kind": "selected"} | POINTS
 SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
@@ -240,6 +242,19 @@ def _in_three_steps(problem: Problem, budget: Budget, **given: Any) -> Any:
     numbers = {"share_norm": 0.1, "drift": 1e3, "accuracy": 1e3}
     mean = dataclasses.replace(plan.mean, releases=releases, **numbers)
     return dataclasses.replace(plan, mean=mean)
+
+
+def _three_looks(problem: Problem, budget: Budget, **given: Any) -> Any:
+    """A plan that looks at a Hessian in each of three steps, and jumps: one gradient and two differences."""
+    plan = hessian_escape.plan(problem, budget, **given)
+    one_pass = plan.sampling == "one_pass"
+    batch = problem.num_users // 6 if one_pass else problem.num_users
+    sizes = {"num_steps": 3, "most_refreshes": 1, "most_differences": 2}
+    sizes |= {"population_size": 3 * batch if one_pass else batch, "batch_sizes": (batch, batch)}
+    releases = dataclasses.replace(plan.mean.releases, **sizes)
+    mean = dataclasses.replace(plan.mean, releases=releases, every=1e3)
+    numbers = {"threshold": 1e3, "floor": -1e3, "gradient_error": 0.0, "hessian_error": -1.0}
+    return dataclasses.replace(plan, mean=mean, most_looks=3, hessian_batch=batch, **numbers)
 
 
 def _of_two_items(problem: Problem, budget: Budget, **given: Any) -> Any:
@@ -284,6 +299,9 @@ ELEMENT_SGD, FEDERATED = (
 )
 ADAPTIVE = types.SimpleNamespace(
     __name__=adaptive_spider.__name__, plan=_in_three_steps, solve=adaptive_spider.solve
+)
+ESCAPE = types.SimpleNamespace(
+    __name__=hessian_escape.__name__, plan=_three_looks, solve=hessian_escape.solve
 )
 ITEM_SAMPLED = types.SimpleNamespace(
     __name__=item_sampled_sgd.__name__, plan=_of_two_items, solve=_solve_two_items
@@ -334,6 +352,9 @@ ROWS: tuple[Row, ...] = (
         above=1.1),
     _row("drift_spider, one pass", drift_spider, 30, num_steps=3, drift=1e-3, initial_gap=1.0,
         sampling="one_pass", groups=3),
+    _row("hessian_escape, full", ESCAPE, 8, most_steps=3, initial_gap=1.0, objective=BENDING),
+    _row("hessian_escape, one pass", ESCAPE, 24, most_steps=3, initial_gap=1.0, sampling="one_pass",
+        objective=BENDING, groups=6),
     _row("element_sgd, poisson", ELEMENT_SGD, 8, num_steps=3, batch_size=2),
     _row("element_sgd, poisson zero_out", ELEMENT_SGD, 8, num_steps=3, relation="zero_out", batch_size=2,
         removed=True),

@@ -25,6 +25,7 @@ __all__ = [
     "paper_goal",
     "paper_schedule",
     "pushed",
+    "scales",
     "schedule",
 ]
 
@@ -209,7 +210,7 @@ def _spread(
         even = np.floor(users / steps) if whole else users / steps
         more = first >= other
         return (np.where(more, first, even), np.where(more, other, even)), (budget, budget)
-    gradients, differences = _scales(goal, kappa, refreshes, (users, users))
+    gradients, differences = scales(goal, kappa, refreshes, (users, users))
     # The least of a/√g + b/√h for N·g + (T - N)·h = μ².
     roots = np.cbrt(gradients / refreshes), np.cbrt(differences / others)
     unit = budget / (refreshes * roots[0] ** 2 + others * roots[1] ** 2)
@@ -222,8 +223,8 @@ def _error(goal: Goal, kappa: Any, refreshes: Any, sizes: Any, shares: Any) -> A
     """What no estimate is off by more: noise, and what the users of a pass add."""
     few = np.minimum(*sizes) < 1
     sizes = [np.maximum(size, 1) for size in sizes]
-    scales = _scales(goal, kappa, refreshes, sizes)
-    error = scales[0] / np.sqrt(shares[0]) + scales[1] / np.sqrt(shares[1])
+    gradients, differences = scales(goal, kappa, refreshes, sizes)
+    error = gradients / np.sqrt(shares[0]) + differences / np.sqrt(shares[1])
     if goal.one_pass:
         # Pinelis' inequality, of martingales.
         squares = 4 * goal.lipschitz**2 / sizes[0] + 4 * goal.smoothness**2 * kappa / sizes[1]
@@ -231,7 +232,7 @@ def _error(goal: Goal, kappa: Any, refreshes: Any, sizes: Any, shares: Any) -> A
     return np.where(few, math.inf, error)
 
 
-def _scales(goal: Goal, kappa: Any, refreshes: Any, sizes: Any) -> tuple[Any, Any]:
+def scales(goal: Goal, kappa: Any, refreshes: Any, sizes: Any) -> tuple[Any, Any]:
     """What estimates are off by, for noise of multiplier one: where they begin anew, and by differences.
 
     Levy's inequality doubles the chance that a Brownian motion is ever far off, once in a refresh.

@@ -63,6 +63,7 @@ def clipped_hessian_sum(
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_real_leaves("params", params)
+    _checks.require_positive("clip_norm", clip_norm)
     dim = sum(math.prod(jnp.shape(leaf)) for leaf in jax.tree.leaves(params))
     few = 1 <= dim <= LARGEST_DIM
     _checks.require(few, "params", f"{dim} numbers", f"in [1, {LARGEST_DIM}], for a Hessian")

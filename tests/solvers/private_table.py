@@ -36,6 +36,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem
+from dpsco_jax._numerics import float32_above
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses, nonconvex_losses
 from dpsco_jax.problems.objective import Example, LinearModel, Objective, bounded_row
@@ -212,7 +213,13 @@ BALLS = {
 }
 # Users who agree, with gradients that are clipped and curvatures that are as low as they can be.
 WELSCH = nonconvex_losses.welsch(1.0, scale=6.0, domain=domains.ball(2.0))
-BENDING = nonconvex_losses.welsch(1.0, scale=6.0)
+LOOKS: dict[str, Any] = {
+    "most_steps": 3,
+    "initial_gap": 1.0,
+    "gradient_clip": 0.5,
+    "hessian_clip": 0.1,
+}
+LOOKS |= {"objective": nonconvex_losses.welsch(1.0, scale=6.0)}
 POINTS = {"objective": WELSCH, "clip_norm": 2.0, "float64": True, "spread": 0.05}
 SELECT = {"params": CANDIDATES, "num_candidates": 4, "kind": "selected"} | POINTS
 SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
@@ -249,11 +256,15 @@ def _three_looks(problem: Problem, budget: Budget, **given: Any) -> Any:
     plan = hessian_escape.plan(problem, budget, **given)
     one_pass = plan.sampling == "one_pass"
     batch = problem.num_users // 6 if one_pass else problem.num_users
-    sizes = {"num_steps": 3, "most_refreshes": 1, "most_differences": 2}
+    sizes: dict[str, Any] = {"num_steps": 3, "most_refreshes": 1, "most_differences": 2}
     sizes |= {"population_size": 3 * batch if one_pass else batch, "batch_sizes": (batch, batch)}
     releases = dataclasses.replace(plan.mean.releases, **sizes)
+    # Six releases of everybody, of one multiplier; in one pass each user is in one of them.
+    each = float32_above(float(plan.joint_multiplier) * (1.0 if one_pass else math.sqrt(6)))
+    releases = dataclasses.replace(releases, refresh_multiplier=each, difference_multiplier=each)
+    numbers: dict[str, Any] = {"hessian_multiplier": each, "threshold": 1e3, "floor": -1e3}
+    numbers |= {"gradient_error": 0.0, "hessian_error": -1.0}
     mean = dataclasses.replace(plan.mean, releases=releases, every=1e3)
-    numbers = {"threshold": 1e3, "floor": -1e3, "gradient_error": 0.0, "hessian_error": -1.0}
     return dataclasses.replace(plan, mean=mean, most_looks=3, hessian_batch=batch, **numbers)
 
 
@@ -352,9 +363,8 @@ ROWS: tuple[Row, ...] = (
         above=1.1),
     _row("drift_spider, one pass", drift_spider, 30, num_steps=3, drift=1e-3, initial_gap=1.0,
         sampling="one_pass", groups=3),
-    _row("hessian_escape, full", ESCAPE, 8, most_steps=3, initial_gap=1.0, objective=BENDING),
-    _row("hessian_escape, one pass", ESCAPE, 24, most_steps=3, initial_gap=1.0, sampling="one_pass",
-        objective=BENDING, groups=6),
+    _row("hessian_escape, full", ESCAPE, 8, **LOOKS),
+    _row("hessian_escape, one pass", ESCAPE, 24, sampling="one_pass", groups=6, **LOOKS),
     _row("element_sgd, poisson", ELEMENT_SGD, 8, num_steps=3, batch_size=2),
     _row("element_sgd, poisson zero_out", ELEMENT_SGD, 8, num_steps=3, relation="zero_out", batch_size=2,
         removed=True),

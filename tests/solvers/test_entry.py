@@ -37,6 +37,7 @@ NO_DISTANCE = {
         "adaptive_spider",
         "drift_spider",
         "find_sosp",
+        "hessian_escape",
         "noisy_descent",
         "o2nc_multi_pass",
         "o2nc_single_pass",

@@ -320,15 +320,15 @@ def plan(
 
 
 class _State(NamedTuple):
-    """Of a run; but for the two releases a function of what was released, and the count a secret."""
+    """Of a run; but for what covers gradients a function of what was released, and the count a secret."""
 
     point: Any
     gradients: Any
-    hessians: Any
     made: jax.Array
     looks: jax.Array
     found: jax.Array
     over: jax.Array
+    covered: jax.Array
     evaluated: _counts.Count
 
 
@@ -359,25 +359,36 @@ def solve(
         first = _sequence.slice_users(data, 0, plan.mean.releases.population_size)
     oracle, rows, gradients, _ = plan.mean.open(gradient_key, objective, first, params)
     assert isinstance(oracle, ByState)
+    impl = jax.random.key_impl(key)
     divided = transforms.summed_contributions(1.0, plan.hessian_batch, plan.relation)
-    looked = transforms.privatize(divided, hessian_key, plan.hessian_multiplier)
 
-    def look(key: jax.Array, state: _State) -> tuple[Any, Any, _counts.Count]:
-        """The Hessian of F at the point, noised."""
+    def look(words: Any, state: _State) -> tuple[Any, jax.Array, _counts.Count]:
+        """The Hessian of F at the point, noised; whether the noise could be drawn."""
         sampler = None if plan.sampling == "full" else _following(plan, state.looks)
         ask = hessians.clipped_hessian_sum(objective, params, plan.hessian_clip, sampler)
-        found = ask(key, state.point, data)
-        vector, after = looked.update(found.gradient, state.hessians, **found.extra_args)
+        # Under ``vmap`` lanes that look and lanes that do not choose between words, as keys are used once.
+        drawn_key, own = (jax.random.wrap_key_data(each, impl=impl) for each in words)
+        found = ask(drawn_key, state.point, data)
+        release = transforms.privatize(divided, own, plan.hessian_multiplier)
+        begun = release.init(found.gradient)
+        vector, after = release.update(found.gradient, begun, **found.extra_args)
         matrix = plan.hessian_clip * hessians.symmetric(vector, plan.dim)
         matrix = matrix + objective.ridge * jnp.eye(plan.dim, dtype=matrix.dtype)
-        return matrix, after, _counts.add(state.evaluated, found.num_gradients)
+        covered = jnp.any(jnp.isfinite(privacy.privacy_spent(after).rdp))
+        return matrix, covered, _counts.add(state.evaluated, found.num_gradients)
+
+    def no_look(words: Any, state: _State) -> tuple[Any, jax.Array, _counts.Count]:
+        del words
+        return jnp.zeros((plan.dim, plan.dim), float), jnp.ones([], bool), state.evaluated
 
     def step(state: _State) -> _State:
         first_key, other_key = jax.random.split(jax.random.fold_in(oracle_key, state.made))
         found = oracle.at(state.gradients, state.point)(first_key, state.point, rows)
+        covering = _with_key(state.gradients, jax.random.fold_in(gradient_key, state.made))
         estimate, after = gradients.update(
-            found.gradient, state.gradients, state.point, **found.extra_args
+            found.gradient, covering, state.point, **found.extra_args
         )
+        after = _with_key(after, ())
         state = state._replace(
             gradients=after, evaluated=_counts.add(state.evaluated, found.num_gradients)
         )
@@ -385,10 +396,9 @@ def solve(
         # False on NaN.
         short = ~after.halted & (global_norm(slope) <= plan.threshold)
         looks = short & (state.looks < plan.most_looks)
-        matrix, released, evaluated = jax.lax.cond(
-            looks, look, lambda key, state: (_nothing(plan.dim), state.hessians, state.evaluated),
-            other_key, state,
-        )  # fmt: skip
+        own = jax.random.fold_in(hessian_key, state.made)
+        words = jax.random.key_data(other_key), jax.random.key_data(own)
+        matrix, covered, evaluated = jax.lax.cond(looks, look, no_look, words, state)
         saddle, jumped = _jump(plan, matrix, slope)
         over = after.halted | (short & ~looks) | (looks & ~saddle)
 
@@ -399,23 +409,21 @@ def solve(
         return _State(
             point=jax.tree.map(moved, state.point, slope, jumped),
             gradients=after,
-            hessians=released,
             made=state.made + 1,
             looks=state.looks + looks.astype(jnp.int32),
             found=looks & ~saddle,
             over=over,
+            covered=state.covered & covered,
             evaluated=evaluated,
         )
 
     zero, no = jnp.zeros([], jnp.int32), jnp.zeros([], bool)
-    vector = jnp.zeros(plan.dim * (plan.dim + 1) // 2, float)
-    start = _State(
-        params, gradients.init(params), looked.init(vector), zero, zero, no, no, _counts.count(0)
-    )
+    begun = _with_key(gradients.init(params), ())
+    start = _State(params, begun, zero, zero, no, no, ~no, _counts.count(0))
     end = jax.lax.while_loop(lambda s: ~s.over & (s.made < plan.num_steps), step, start)
     # What was charged beforehand is that of the plan, and infinite where noise could not be drawn.
-    spent = privacy.privacy_spent((end.gradients, end.hessians))
-    cost = privacy.unbounded_unless(jnp.any(jnp.isfinite(spent.rdp)), plan.loss())
+    covered = end.covered & jnp.any(jnp.isfinite(privacy.privacy_spent(end.gradients).rdp))
+    cost = privacy.unbounded_unless(covered, plan.loss())
     good = all_finite(end.point)
     status = jnp.where(end.found, int(Status.OK), int(Status.HALTED))
     return Solution(
@@ -428,6 +436,11 @@ def solve(
     )
 
 
+def _with_key(state: transforms.SpiderState, key: Any) -> transforms.SpiderState:
+    """The state of estimates with another key, or none: a loop whose lanes end apart must not carry one."""
+    return state._replace(release=state.release._replace(key=key))
+
+
 def _following(plan: Plan, looks: jax.Array) -> Any:
     """The users of the next Hessian, by position: after those of gradients and of the Hessians before."""
     begun = plan.mean.releases.population_size + looks * plan.hessian_batch
@@ -438,10 +451,6 @@ def _following(plan: Plan, looks: jax.Array) -> Any:
         return sampling.UserSample(places, jnp.asarray(plan.hessian_batch, jnp.int32))
 
     return sampler
-
-
-def _nothing(dim: int) -> jax.Array:
-    return jnp.zeros((dim, dim), float)
 
 
 def _jump(plan: Plan, matrix: jax.Array, slope: Any) -> tuple[jax.Array, Any]:

@@ -278,6 +278,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "stationarity": kinds.POSITIVE(0.1),
     },
     "solvers.nonconvex.certify.plan": _asked(_WELSCH),
+    "solvers.nonconvex.hessian_escape.plan": {
+        **_asked(_WELSCH),
+        "initial_gap": kinds.POSITIVE(1.0),
+    },
     "solvers.nonconvex.find_sosp.plan": {**_asked(_WELSCH), "initial_gap": kinds.POSITIVE(1.0)},
     "solvers.user_level.finite_class.plan": {
         **_RANGE,

@@ -35,7 +35,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
-from dpsco_jax._checks import require_positive, require_real_leaves
+from dpsco_jax._argument_kinds import Flag, Positive, checked
+from dpsco_jax._checks import require_positive, require_real, require_real_leaves
 from dpsco_jax._numerics import at_least_float32
 
 # Up to this length the compiler may sum in whatever order it likes: the worst order is paid for.
@@ -143,6 +144,32 @@ def clip_to_norm(tree: PyTree, clip_norm: ArrayLike) -> PyTree:
         return jnp.where(factor > 0, clipped, jnp.zeros_like(clipped))
 
     return jax.tree.map(lambda leaf: clip(jnp.asarray(leaf)), tree)
+
+
+@checked
+def clip_bias(moment: Positive, order: float, clip_norm: Positive, sharp: Flag = False) -> float:
+    """How far clipping moves the mean of a random vector of which one moment is bounded.
+
+    E‖X - clip(X, C)‖ = E(‖X‖ - C)₊ for E‖X‖^k ≤ G^k. At most G^k/((k - 1)·C^{k-1}) (Barber and Duchi 2014,
+    Lemma 3; T, Fact 12.2.8), and at most (k - 1)^{k-1}/k^k·G^k/C^{k-1}, the least constant there is: (t - C)₊
+    is at most (k - 1)^{k-1}/(k^k·C^{k-1})·t^k, with equality at t = kC/(k - 1). The mass that is dropped if
+    vectors longer than C are left out, E‖X‖·1{‖X‖ > C}, can be as large as G^k/C^{k-1}.
+
+    Args:
+        moment: G.
+        order: k > 1, any real number; ``math.inf`` for ‖X‖ ≤ G always.
+        clip_norm: C.
+        sharp: the least constant, in place of the published one.
+
+    Returns:
+        The bound, a float computed on the host.
+    """
+    if order == math.inf:
+        return max(0.0, moment - clip_norm)
+    k = require_real("order", order, 1.0)
+    # In logarithms: high orders have powers beyond the range of a float.
+    log = (k - 1) * math.log((k - 1) / k) - math.log(k) if sharp else -math.log(k - 1)
+    return moment * math.exp(log + (k - 1) * math.log(moment / clip_norm))
 
 
 def _scaled_norm(tree: PyTree) -> tuple[Array, Array]:

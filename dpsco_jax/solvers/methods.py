@@ -57,6 +57,7 @@ __all__ = [
     "Perturbed",
     "PowerSteps",
     "ProjectedSgd",
+    "PulledSteps",
     "ScheduledSgd",
     "ShortestGradient",
     "StagedAcSa",
@@ -348,6 +349,28 @@ class Perturbed:
         )
         steps = optax.chain(push, *_steps_of(self.step_size, domain))
         return Chain(steps, lambda opt_state, params: params)
+
+
+@pytree
+class PulledSteps:
+    """Proximal steps of a pull to the start, 4/(λ(t + 1)) long, within a distance of it (``prox_step``).
+
+    What is minimized is the objective plus (λ/2)·‖w - start‖². The average of the points before the steps, of
+    weights t + 4, is reported.
+
+    Attributes:
+        strength: λ.
+        radius: r, no point is farther from the start.
+    """
+
+    strength: Number
+    radius: Number
+
+    def on(self, domain: Domain, num_steps: Any) -> Chain:
+        """The chain; ``ValueError`` if a number is not positive."""
+        del num_steps
+        steps = transforms.prox_step(self.strength, self.radius, domain)
+        return Chain(steps, transforms.prox_step_eval_params)
 
 
 @pytree

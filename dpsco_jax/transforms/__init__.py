@@ -37,6 +37,7 @@ from dpsco_jax.transforms.private_chain import PrivateChainState, private_chain
 from dpsco_jax.transforms.privatize import PrivatizeState, privatize
 from dpsco_jax.transforms.project import project
 from dpsco_jax.transforms.project_subspace import project_subspace, projected_certificate
+from dpsco_jax.transforms.prox_step import ProxStepState, prox_step, prox_step_eval_params
 from dpsco_jax.transforms.restart import RestartState, restart_every, restart_stages
 from dpsco_jax.transforms.smallest import SmallestState, smallest, smallest_eval_params
 from dpsco_jax.transforms.spider import SpiderState, spider
@@ -57,6 +58,7 @@ __all__ = [
     "PerturbState",
     "PrivateChainState",
     "PrivatizeState",
+    "ProxStepState",
     "RestartState",
     "SmallestState",
     "SpiderState",
@@ -84,6 +86,8 @@ __all__ = [
     "project",
     "project_subspace",
     "projected_certificate",
+    "prox_step",
+    "prox_step_eval_params",
     "restart_every",
     "restart_stages",
     "smallest",

@@ -273,3 +273,31 @@ def test_a_tree_of_one_number_known_to_the_compiler(value):
     )()
     np.testing.assert_allclose(norm, value * 65**0.5, rtol=1e-5)
     np.testing.assert_allclose(factor, min(1.0, 2.0 / max(value * 65**0.5, 1.0)), rtol=1e-4)
+
+
+@pytest.mark.parametrize("order", [1.5, 2.0, 2.5, 4.0, 200.0])
+@pytest.mark.parametrize("clip", [0.7, 1.0, 3.0])
+def test_the_sharp_bias_is_attained_by_two_points_and_below_the_published_one(order, clip):
+    """Zero, and k·C/(k - 1) with the probability that the moment allows."""
+    moment = 1.3
+    far = order * clip / (order - 1)
+    probability = min(1.0, (moment / far) ** order)
+    bias = probability * (far - clip)
+    sharp = norms.clip_bias(moment, order, clip, sharp=True)
+    published = norms.clip_bias(moment, order, clip)
+    assert bias <= sharp * (1 + 1e-9)
+    assert sharp <= published * (1 + 1e-12)
+    if probability < 1.0:
+        np.testing.assert_allclose(sharp, bias, rtol=1e-9)
+
+
+def test_the_bias_of_pareto_lengths_is_within_its_bounds():
+    """P(X > t) = t^-a: E(X - C)₊ = C^(1 - a)/(a - 1), E X^k = a/(a - k)."""
+    tail = 4.5
+    for order in (2.0, 3.0, 4.0):
+        moment = (tail / (tail - order)) ** (1 / order)
+        for clip in (1.0, 2.0, 10.0):
+            bias = clip ** (1 - tail) / (tail - 1)
+            assert bias <= norms.clip_bias(moment, order, clip, sharp=True)
+    assert norms.clip_bias(2.0, np.inf, 0.5) == 1.5
+    assert norms.clip_bias(2.0, np.inf, 3.0) == 0.0

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from dpsco_jax.geometry.two_balls import project_two_balls, two_balls
+from dpsco_jax.geometry import domains
+from dpsco_jax.geometry.two_balls import cut_with_ball, project_two_balls, two_balls
 
 PAIRS, DIM = 10_000, 3
 
@@ -113,3 +114,47 @@ def test_domain_knows_its_diameter_and_members(between, radii, diameter):
     far = domain.project(np.asarray([[50.0, 1.0], [between, 9.0]][radii[0] == 1.0]))
     assert domain.contains(far, 1e-6)
     assert not domain.contains(far + np.asarray([0.0, 3.0]), 1e-6)
+
+
+CUT = {
+    "ball": domains.ball(1.5),
+    "ball, off the origin": domains.ball(1.5, np.float32([0.4, 0.0, 0.1])),
+    "box": domains.box(-np.ones(3, np.float32), np.float32([1.0, 0.4, 1.0])),
+    "simplex": domains.simplex(1.0),
+    "l1_ball": domains.l1_ball(1.0),
+    "whole space": domains.whole_space(),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_domain_is_cut_with_a_ball(name):
+    """x is nearest to z if ⟨z - x, y - x⟩ <= 0 for all y of the intersection."""
+    domain, rng = CUT[name], np.random.default_rng(0)
+    projected = jax.jit(
+        jax.vmap(lambda z, c, r: cut_with_ball(domain, c, r).project(z), (0, None, None))
+    )
+    onto = jax.jit(jax.vmap(domain.project))
+    center = domain.project(np.float32([0.2, 0.3, 0.4]))
+    for radius in (0.1, 0.5, 20.0):
+        z = np.float32(rng.normal(size=(200, 3)) * 10.0 ** rng.uniform(-2, 1, (200, 1)))
+        x = np.asarray(projected(z, center, np.float32(radius)), np.float64)
+        assert np.max(np.linalg.norm(x - center, axis=1)) <= radius * (1 + 1e-6) + 1e-6
+        assert all(domain.contains(np.float32(row), 1e-5) for row in x[:20])
+        inside = np.asarray(onto(np.float32(center + rng.normal(size=(3000, 3)) * radius)))
+        inside = np.float64(inside[np.linalg.norm(inside - center, axis=1) <= radius])
+        assert len(inside) > 100
+        ahead = np.einsum("id,ijd->ij", z - x, inside[None] - x[:, None])
+        length = np.linalg.norm(z - x, axis=1)[:, None] + 1e-6
+        assert np.max(ahead / length) <= 1e-4 * min(radius, 3.0) + 2e-6
+
+
+def test_a_cut_of_trees_is_that_of_their_entries_and_not_a_number_is_seen():
+    flat, center = np.float32([3.0, -1.0, 0.5]), np.float32([0.2, 0.3, 0.4])
+    for domain in (CUT["ball"], CUT["l1_ball"], CUT["whole space"]):
+        wanted = cut_with_ball(domain, center, 0.3).project(flat)
+        split = lambda v: {"a": v[:1], "b": v[1:]}  # noqa: E731
+        found = cut_with_ball(domain, split(center), 0.3).project(split(flat))
+        np.testing.assert_allclose(np.concatenate([found["a"], found["b"]]), wanted, atol=1e-6)
+        lost = cut_with_ball(domain, center, 0.3).project(np.float32([np.nan, 0.0, 0.0]))
+        assert np.all(np.isnan(lost))
+    assert float(cut_with_ball(CUT["box"], center, 0.3).diameter) == np.float32(0.6)

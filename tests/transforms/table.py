@@ -241,6 +241,16 @@ ROWS = [
         {"decay_power": (0.0, 2.5)},
     ),
     Row(
+        "prox_step",
+        lambda strength, radius: transforms.prox_step(strength, radius, domains.ball(1.0)),
+        {"strength": (2.0, 0.5), "radius": (0.5, 3.0)},
+    ),
+    Row(
+        "prox_step, whole space",
+        lambda strength, radius: transforms.prox_step(strength, radius, domains.whole_space()),
+        {"strength": (2.0, 0.5), "radius": (0.5, 3.0)},
+    ),
+    Row(
         "perturb_when_small",
         lambda threshold, stddev, wait: transforms.perturb_when_small(
             jax.random.key(7), threshold, stddev, wait

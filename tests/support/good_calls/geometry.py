@@ -50,6 +50,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "geometry.clipping.sum_of_clipped": {**_CLIP, "rows": kinds.TREE(VECTORS)},
     "geometry.clipping.layers": _CLIP,
     "geometry.domains.require_proven_moves": {"name": kinds.WORDS("domain")},
+    "geometry.norms.clip_bias": {
+        "moment": kinds.POSITIVE(2.0),
+        "order": kinds.Kind("above 1", (1.0, kinds.NAN, "1", None, 1j, True))(3.0),
+        "clip_norm": kinds.POSITIVE(1.0),
+        "sharp": kinds.FLAG(False),
+    },
     "geometry.norms.clip_factor": _CLIP,
     "geometry.norms.clip_to_norm": _CLIP,
     "geometry.domains.ball": {"center": kinds.TREE},

@@ -9,6 +9,7 @@ import optax
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import privacy, transforms
+from dpsco_jax.geometry import domains
 from dpsco_jax.mechanisms.tree import TreeCorrelation
 from tests.support import kinds
 from tests.support.good_calls import mechanisms
@@ -29,6 +30,9 @@ _CORRELATED = Fresh(
 _ADAPTIVE = Fresh(
     lambda: transforms.adaptive_spider(_CORRELATED.make(), 1.0).init(jnp.asarray(VECTOR))
 )
+_PROX_STEP = Fresh(
+    lambda: transforms.prox_step(1.0, 1.0, domains.whole_space()).init(jnp.asarray(VECTOR))
+)
 _SMALLEST = Fresh(lambda: transforms.smallest().init(jnp.asarray(VECTOR)))
 _O2NC = Fresh(lambda: transforms.o2nc(jax.random.key(0), 0.1, 0.1, 2, 2).init(jnp.asarray(VECTOR)))
 _BALL = {
@@ -40,6 +44,10 @@ _BALL = {
 
 _PAIR = Kind("two numbers", ("nonsense", 7, None, (1.0,), (1.0, 0.0), (-1.0, 1.0)))
 GOOD: dict[str, dict[str, Any]] = {
+    "transforms.prox_step.prox_step": dict.fromkeys(
+        ("strength", "radius"), kinds.POSITIVE(0.5)
+    ),
+    "transforms.prox_step.prox_step_eval_params": {"state": kinds.OBJECT(_PROX_STEP), **_PARAMS},
     "transforms.spider.spider": {
         "clips": _PAIR((1.0, 1.0)),
         "divisors": _PAIR((8, 8)),

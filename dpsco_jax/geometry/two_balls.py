@@ -140,7 +140,9 @@ def cut_with_ball(domain: Domain, center: PyTree, radius: ArrayLike) -> Domain:
 
     def halved(point: PyTree) -> PyTree:
         def at(share: Any) -> PyTree:
-            between = jax.tree.map(lambda z, b: (b + share * (z - b)).astype(z.dtype), point, center)
+            between = jax.tree.map(
+                lambda z, b: (b + share * (z - b)).astype(z.dtype), point, center
+            )
             return domain.project(between)
 
         def halve(_: Any, ends: Any) -> Any:
@@ -151,9 +153,7 @@ def cut_with_ball(domain: Domain, center: PyTree, radius: ArrayLike) -> Domain:
 
         whole = domain.project(point)
         low, _ = jax.lax.fori_loop(0, _HALVINGS, halve, (jnp.zeros([]), jnp.ones([])))
-        return jax.tree.map(
-            lambda a, b: jnp.where(near.contains(whole, 0.0), a, b), whole, at(low)
-        )
+        return jax.tree.map(lambda a, b: jnp.where(near.contains(whole, 0.0), a, b), whole, at(low))
 
     project = halved
     if unbounded:

@@ -41,8 +41,10 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses, nonconvex_losses
 from dpsco_jax.problems.objective import Example, LinearModel, Objective, bounded_row
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
+from dpsco_jax.solvers.heavy_tailed import clipped_gd
 from dpsco_jax.solvers.item_level import (
     erm,
     langevin,
@@ -331,6 +333,8 @@ def _row(name: str, solver: Any, num_users: int, **settings: Any) -> Row:
 
 
 REPLACE_ONE = NeighboringRelation.REPLACE_ONE
+# Every gradient of the table is as long as this clip.
+HEAVY = {"moments": Moments(4.0, 1.0), "clip_norm": 1.0}
 SAMPLED = {"batch_size": 4}
 TESTED = {"kind": "tested", "share": None, "above": 4.0} | CONCENTRATED
 RESQUE = {"kind": "resque", "share": None, "epsilon": 4.0}
@@ -350,6 +354,7 @@ ROWS: tuple[Row, ...] = (
     _row("sgd, fixed", sgd, 8, num_steps=3, sampling="fixed", clip_norm=0.5, **SAMPLED),
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
     _row("noisy_descent", noisy_descent, 8, initial_gap=1.0, most_steps=3),
+    _row("clipped_gd", clipped_gd, 8, num_steps=3, regularization=0.5, **HEAVY),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     # Three periods of three steps, each step of users of its own.
     _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),

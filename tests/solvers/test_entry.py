@@ -15,6 +15,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import (
     _planning,
     element_level,
+    heavy_tailed,
     item_level,
     nonconvex,
     resque,
@@ -44,12 +45,21 @@ NO_DISTANCE = {
         "spider",
         "whitened_sgd",
     ),
+    "clipped_gd",
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 
 
 def solvers():
-    for package in (element_level, item_level, nonconvex, resque, sampling, user_level):
+    for package in (
+        element_level,
+        heavy_tailed,
+        item_level,
+        nonconvex,
+        resque,
+        sampling,
+        user_level,
+    ):
         for found in pkgutil.iter_modules(package.__path__):
             module = importlib.import_module(f"{package.__name__}.{found.name}")
             public = not found.name.startswith("_")

@@ -1,3 +1,5 @@
 """Solvers for records with heavy tails, of whose slopes only some moments are bounded."""
 
-__all__: list[str] = []
+from dpsco_jax.solvers.heavy_tailed import clipped_gd
+
+__all__ = ["clipped_gd"]

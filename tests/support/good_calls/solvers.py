@@ -13,6 +13,7 @@ from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses, nonconvex_losses
 from dpsco_jax.problems.elements import ElementData
+from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers import means, methods
 from dpsco_jax.solvers.ball import ball_oracles
 from dpsco_jax.solvers.convex import ac_sa_stages
@@ -92,7 +93,15 @@ _RANGE = {
 _STAGES = ac_sa_stages.one_stage(ac_sa_stages.Setting(1.0, 0.0, 1.0, 1.0), "convex", 5)
 _AGGREGATED = {"search_runs": kinds.COUNT, "oracle": kinds.FUNCTION(lambda *_: None)}
 
+_HEAVY = {
+    "moments": kinds.OBJECT(Moments(3.0, 2.0, 1.0)),
+    "regularization": kinds.POSITIVE(0.5),
+    "radius": kinds.POSITIVE.but(None)(1.0),
+    "failure": kinds.OPEN_PROBABILITY,
+}
+
 GOOD: dict[str, dict[str, Any]] = {
+    "solvers.heavy_tailed.clipped_gd.plan": _HEAVY,
     **{
         f"solvers.nonconvex.{name}.plan": {
             **_asked(_WHOLE),

@@ -44,9 +44,7 @@ _BALL = {
 
 _PAIR = Kind("two numbers", ("nonsense", 7, None, (1.0,), (1.0, 0.0), (-1.0, 1.0)))
 GOOD: dict[str, dict[str, Any]] = {
-    "transforms.prox_step.prox_step": dict.fromkeys(
-        ("strength", "radius"), kinds.POSITIVE(0.5)
-    ),
+    "transforms.prox_step.prox_step": dict.fromkeys(("strength", "radius"), kinds.POSITIVE(0.5)),
     "transforms.prox_step.prox_step_eval_params": {"state": kinds.OBJECT(_PROX_STEP), **_PARAMS},
     "transforms.spider.spider": {
         "clips": _PAIR((1.0, 1.0)),

@@ -7,12 +7,60 @@ _STEP = ("tests/transforms/test_prox_step.py",)
 _CUT = ("tests/geometry/test_two_balls.py",)
 
 FAULTS = (
-    Fault("heavy tails: the noise of the paper is for C/n", "solvers/heavy_tailed/clipped_gd.py", "math.sqrt(num_steps / (2 * rho))", "math.sqrt(num_steps / (8 * rho))", _DESCENT),
-    Fault("heavy tails: the noise of the paper is that of one step", "solvers/heavy_tailed/clipped_gd.py", "math.sqrt(num_steps / (2 * rho))", "math.sqrt(1 / (2 * rho))", _DESCENT),
-    Fault("heavy tails: the pull is an explicit step", "transforms/prox_step.py", "/ (1 + pull)", "", _STEP),
-    Fault("heavy tails: the last point is averaged in place of the one before", "transforms/prox_step.py", "share * (x - a)).astype(a.dtype), state.average, wide", "share * (x - a)).astype(a.dtype), state.average, kept", _STEP),
-    Fault("heavy tails: the pull is to the last point", "transforms/prox_step.py", "return moves, ProxStepState(state.start,", "return moves, ProxStepState(kept,", _STEP),
-    Fault("heavy tails: a cut domain is not cut", "geometry/two_balls.py", "jnp.where(inside, middle, low), jnp.where(inside, high, middle)", "middle, high", _CUT),
-    Fault("heavy tails: the bias of the clip is free", "solvers/_schedules/clipped_descent.py", "bias = _biases(moments, clip) / of_clip", "bias = 0 * _biases(moments, clip) / of_clip", _DESCENT),
-    Fault("heavy tails: the noise is exceeded as often as it likes", "solvers/_schedules/clipped_descent.py", "gap = (first * clip**2 + pull) / of_noise", "gap = first * clip**2 + pull", _DESCENT),
+    Fault(
+        "heavy tails: the noise of the paper is for C/n",
+        "solvers/heavy_tailed/clipped_gd.py",
+        "math.sqrt(num_steps / (2 * rho))",
+        "math.sqrt(num_steps / (8 * rho))",
+        _DESCENT,
+    ),
+    Fault(
+        "heavy tails: the noise of the paper is that of one step",
+        "solvers/heavy_tailed/clipped_gd.py",
+        "math.sqrt(num_steps / (2 * rho))",
+        "math.sqrt(1 / (2 * rho))",
+        _DESCENT,
+    ),
+    Fault(
+        "heavy tails: the pull is an explicit step",
+        "transforms/prox_step.py",
+        "/ (1 + pull)",
+        "",
+        _STEP,
+    ),
+    Fault(
+        "heavy tails: the last point is averaged in place of the one before",
+        "transforms/prox_step.py",
+        "share * (x - a)).astype(a.dtype), state.average, wide",
+        "share * (x - a)).astype(a.dtype), state.average, kept",
+        _STEP,
+    ),
+    Fault(
+        "heavy tails: the pull is to the last point",
+        "transforms/prox_step.py",
+        "return moves, ProxStepState(state.start,",
+        "return moves, ProxStepState(kept,",
+        _STEP,
+    ),
+    Fault(
+        "heavy tails: a cut domain is not cut",
+        "geometry/two_balls.py",
+        "jnp.where(inside, middle, low), jnp.where(inside, high, middle)",
+        "middle, high",
+        _CUT,
+    ),
+    Fault(
+        "heavy tails: the bias of the clip is free",
+        "solvers/_schedules/clipped_descent.py",
+        "bias = _biases(moments, clip) / of_clip",
+        "bias = 0 * _biases(moments, clip) / of_clip",
+        _DESCENT,
+    ),
+    Fault(
+        "heavy tails: the noise is exceeded as often as it likes",
+        "solvers/_schedules/clipped_descent.py",
+        "gap = (first * clip**2 + pull) / of_noise",
+        "gap = first * clip**2 + pull",
+        _DESCENT,
+    ),
 )

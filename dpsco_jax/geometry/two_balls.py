@@ -155,13 +155,9 @@ def cut_with_ball(domain: Domain, center: PyTree, radius: ArrayLike) -> Domain:
         low, _ = jax.lax.fori_loop(0, _HALVINGS, halve, (jnp.zeros([]), jnp.ones([])))
         return jax.tree.map(lambda a, b: jnp.where(near.contains(whole, 0.0), a, b), whole, at(low))
 
-    project = halved
-    if unbounded:
-        project = near.project
-    elif domain.radius is not None:
-        project = in_balls
+    exact = near.project if unbounded else in_balls
     return Domain(
-        project=project,
+        project=exact if unbounded or domain.radius is not None else halved,
         diameter=jnp.minimum(domain.diameter, near.diameter),
         contains=lambda point, tol: domain.contains(point, tol) & near.contains(point, tol),
     )

@@ -58,8 +58,8 @@ def prox_step(
     require_instance("domain", domain, Domain)
 
     def init(params: Any) -> ProxStepState:
-        own = [_states.wide_copy(params) for _ in range(2)]  # that may be donated both
-        return ProxStepState(*own, jnp.zeros([], jnp.int32))
+        start, average = _states.wide_copy(params), _states.wide_copy(params)  # both may be donated
+        return ProxStepState(start, average, jnp.zeros([], jnp.int32))
 
     def update(
         updates: Any, state: ProxStepState, params: Any = None, **extra_args: Any

@@ -393,6 +393,26 @@ def with_replacement(key: jax.Array, num_users: int | jax.Array, num_draws: int)
     return UserSample(indices, num_draws, Draw("with_replacement", num_users, num_draws))
 
 
+def one_pass(num_users: int, first: Any, size: Any, most: int) -> Callable[[jax.Array], UserSample]:
+    """The next users by position, who are drawn by nothing.
+
+    Args:
+        num_users: of the population.
+        first: the position of the first one; may be traced.
+        size: how many take part, at most ``most``; may be traced. Nobody is there beyond the last user:
+            that ``first + size`` is at most ``num_users`` is up to the caller.
+        most: static; users of the largest batch.
+    """
+
+    def following(key: jax.Array) -> UserSample:
+        del key
+        # Places beyond the batch have no meaning, but hold valid positions.
+        places = first + jnp.arange(most, dtype=jnp.int32)
+        return UserSample(jnp.minimum(places, num_users - 1), size)
+
+    return following
+
+
 def _in_random_order(
     key: jax.Array, indices: jax.Array, size: Any, length: int, second: Any
 ) -> jax.Array:

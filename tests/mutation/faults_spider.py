@@ -34,7 +34,7 @@ FAULTS = (
     Fault("find_sosp: the choice sees the users of the run", "solvers/nonconvex/find_sosp.py", "slice_users(data, search.num_users, choice.num_users)", "slice_users(data, 0, choice.num_users)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the first points for the last", "solvers/nonconvex/find_sosp.py", "path])[::-1]", "path])", ("tests/solvers/test_find_sosp.py",)),
     Fault("adaptive_spider: sizes rounded down", "solvers/nonconvex/_adaptive_mean.py", "wanted = jnp.ceil(", "wanted = jnp.floor(", _ADAPTIVE),
-    Fault("adaptive_spider: users are read again", "solvers/nonconvex/_adaptive_mean.py", "places = state.taken + jnp.arange", "places = 0 * state.taken + jnp.arange", _ADAPTIVE),
+    Fault("adaptive_spider: users are read again", "solvers/nonconvex/_adaptive_mean.py", "one_pass(users, state.taken,", "one_pass(users, 0 * state.taken,", _ADAPTIVE),
     Fault("adaptive_spider: a batch beyond the last user", "solvers/nonconvex/_adaptive_mean.py", "wanted <= of.population_size - state.taken", "wanted <= of.population_size", _ADAPTIVE),
     Fault("adaptive_spider: one stream over all beginnings", "transforms/adaptive_spider.py", "new_stream=step.fresh", "new_stream=False", _ADAPTIVE),
     Fault("adaptive_spider: an old estimate stays in a new one", "transforms/adaptive_spider.py", "jnp.where(step.fresh, 0.0, old) + ", "old + ", _ADAPTIVE),

@@ -17,7 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.nonconvex import _adaptive_schedule, adaptive_spider
 from dpsco_jax.solvers.nonconvex._adaptive_mean import Adaptive, AdaptiveReleases
 from dpsco_jax.solvers.nonconvex._drift_schedule import Goal
-from dpsco_jax.solvers.nonconvex._smoothed_means import correlation_of
+from dpsco_jax.solvers.nonconvex._stream_mean import correlation_of
 
 RHO = (math.sqrt(math.log(1e6) + 1) - math.sqrt(math.log(1e6))) ** 2
 WELL = fixtures.well()
@@ -212,7 +212,7 @@ def test_the_run_costs_what_one_stream_does():
 def test_no_step_reads_more_users_than_there_are_left(reach):
     """Beyond 2^24 float32 rounds a number of users, up or down."""
     users = 2**24 + 3
-    releases = AdaptiveReleases(users, 10, 5, 1, "tree", 1.0, 1e-6)
+    releases = AdaptiveReleases(users, 10, "tree", 1.0, 1e-6, longest=5, first_batch=1)
     mean = Adaptive(64, releases, 1.0, 1.0, 1e30, 1e30)
     none, no = jnp.zeros([], jnp.int32), jnp.zeros([], bool)
     last = transforms.AdaptiveStep(no, none, jnp.zeros([]), no)

@@ -110,3 +110,17 @@ def test_halves_are_by_position_and_each_part_sees_its_own():
         np.testing.assert_array_less(
             1e-6, np.abs(run(made.data._replace(items=rows)).params - broken.params)
         )
+
+
+def test_the_choice_does_not_see_the_users_of_the_run():
+    """Of users who are not finite everything is stationary; by those of the run the last point is not."""
+    with jax.enable_x64(True):
+        plan, made = _plan(risk="population", stationarity=0.2), _made(2000)
+        start = jnp.asarray([0.5, 0.1])
+        run = jax.jit(
+            lambda data: find_sosp.solve(jax.random.key(0), plan, made.objective, data, start)
+        )
+        rows = np.array(made.data.items)
+        assert int(run(made.data).released["index"]) < 20
+        rows[1000:] = np.nan
+        assert int(run(made.data._replace(items=rows)).released["index"]) == 20

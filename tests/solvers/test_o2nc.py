@@ -17,6 +17,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.nonconvex import (
     _goldstein_bounds,
     _smoothed_means,
+    _stream_mean,
     goldstein,
     o2nc_multi_pass,
     o2nc_single_pass,
@@ -86,7 +87,7 @@ def test_a_bound_is_that_of_its_parts():
     assert period > 8
     move, steps = radius / blocks, of.num_steps // blocks * blocks
     assert plan.method.radius == pytest.approx(move)
-    correlation = _smoothed_means.correlation_of("bands", period)
+    correlation = _stream_mean.correlation_of("bands", period)
     noise = 2 * float(plan.share_norm) * float(plan.noise_multiplier) * correlation.prefix_stddev()
     smooth = math.exp(math.lgamma(dim / 2 + 1) - math.lgamma(dim / 2 + 0.5))
     smooth *= 2 / math.sqrt(math.pi) / radius
@@ -130,7 +131,7 @@ def test_clips_take_no_more_of_a_mean_than_is_counted(room, draws):
 def _estimates(key, share, multiplier, period, steps, kind, users=8, dim=400):
     """The running estimates of a pass on a linear loss of slope 0, and what the ledger says."""
     releases = _smoothed_means.StreamReleases(
-        users * steps, steps, period, (users, users), kind, multiplier, 1e-6
+        users * steps, steps, kind, multiplier, 1e-6, period=period, batch_sizes=(users, users)
     )
     mean = _smoothed_means.OnePass(64, "first", 1, releases, share, 0.1)
     data = UserData(jnp.zeros((users * steps, 1, dim)))
@@ -156,7 +157,7 @@ def test_every_estimate_is_noised_anew_in_every_period_and_paid_once(kind):
         for seed in range(10)
     ]
     noise = np.concatenate([np.float64(one) for one, _ in found], axis=1)
-    prefix = _smoothed_means.correlation_of(kind, period).prefix_stddev()
+    prefix = _stream_mean.correlation_of(kind, period).prefix_stddev()
     expected = 2 * share * multiplier * np.tile(prefix, 2)
     np.testing.assert_allclose(noise.std(axis=1), expected, rtol=5 / math.sqrt(2 * noise.shape[1]))
     if kind == "tree":
@@ -169,20 +170,24 @@ def test_every_estimate_is_noised_anew_in_every_period_and_paid_once(kind):
 
 def test_users_are_read_once_in_their_order():
     """Which users each step asks for, of a plan with two batch sizes; the last ones take no part."""
-    releases = _smoothed_means.StreamReleases(30, 7, 3, (6, 2), "bands", 1.0, 1e-6)
+    releases = _smoothed_means.StreamReleases(
+        30, 7, "bands", 1.0, 1e-6, period=3, batch_sizes=(6, 2)
+    )
     read = []
     for t in range(7):
         size = 6 if t % 3 == 0 else 2
         read += range(releases.first_of(t), releases.first_of(t) + size)
     assert read == list(range(26))
     with pytest.raises(ValueError, match="batch_sizes"):
-        _smoothed_means.StreamReleases(25, 7, 3, (6, 2), "bands", 1.0, 1e-6)
+        _smoothed_means.StreamReleases(25, 7, "bands", 1.0, 1e-6, period=3, batch_sizes=(6, 2))
     # What a user holds is seen in the step of that user alone.
     dim, users, steps = 3, 4, 6
 
     @jax.jit
     def sums(data):
-        of = _smoothed_means.StreamReleases(users * steps, steps, 3, (6, 3), "bands", 1e-12, 1e-6)
+        of = _smoothed_means.StreamReleases(
+            users * steps, steps, "bands", 1e-12, 1e-6, period=3, batch_sizes=(6, 3)
+        )
         mean = _smoothed_means.OnePass(2, "zeroth", 2, of, 1.0, 0.1)
         opened = mean.open(jax.random.key(0), CAPPED, data, jnp.zeros(dim))
 
@@ -282,7 +287,7 @@ def test_what_is_learned_of_a_user_is_what_is_paid_for(kind):
     Of a user in the first step, who is worst: the measured μ is in [0.95, 1.02] of 1/σ.
     """
     sigma, runs = 1.25, 200_000
-    of = _smoothed_means.StreamReleases(2, 2, 2, (1, 1), kind, sigma, 1e-6)
+    of = _smoothed_means.StreamReleases(2, 2, kind, sigma, 1e-6, period=2, batch_sizes=(1, 1))
     mean = _smoothed_means.OnePass(1, "first", 1, of, 1.0, 0.1)
 
     @jax.jit

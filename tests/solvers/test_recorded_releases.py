@@ -21,7 +21,7 @@ import numpy as np
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers import element_level, item_level, nonconvex, resque, sampling, user_level
-from dpsco_jax.solvers.nonconvex._smoothed_means import BANDS
+from dpsco_jax.solvers.nonconvex._stream_mean import BANDS
 from tests.solvers.every_row import EVERY_ROW
 from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import drawn

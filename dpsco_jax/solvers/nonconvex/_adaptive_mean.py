@@ -20,48 +20,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy, transforms
-from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.oracles import ByState, Estimate, sampling
 from dpsco_jax.oracles import spider as differences
-from dpsco_jax.privacy.releases import fixed_size
-from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs, _planning, means
-from dpsco_jax.solvers.nonconvex._smoothed_means import CORRELATIONS, correlation_of
+from dpsco_jax.solvers.nonconvex._stream_mean import StreamMean, Streams
 from dpsco_jax.solvers.work import Work
 
 __all__ = ["Adaptive", "AdaptiveReleases"]
 
 
 @pytree
-class AdaptiveReleases:
+class AdaptiveReleases(Streams):
     """All releases of a pass over the users, with the numbers that it uses.
 
     Attributes:
-        population_size: n, users of the run.
-        num_steps: T, at most; a run for which users run out is shorter.
         longest: steps of a stream, at most.
         first_batch: b, users of a step that begins anew.
-        correlation: of the noise of a stream: ``"bands"``, or ``"tree"``.
-        noise_multiplier: of one release that pays for everything; a step's noise is larger.
-        delta: δ of the certificate.
-        neighbours: REPLACE_ONE, or REPLACE_SPECIAL, where a user is replaced by one who adds nothing.
     """
 
-    population_size: int = static()
-    num_steps: int = static()
-    longest: int = static()
-    first_batch: int = static()
-    correlation: str = static(choices=CORRELATIONS)
-    noise_multiplier: Number
-    delta: Number
-    neighbours: NeighboringRelation = static(default=NeighboringRelation.REPLACE_ONE)
+    longest: int = static(kw_only=True)
+    first_batch: int = static(kw_only=True)
 
     def __post_init__(self) -> None:
         there = self.population_size
@@ -69,35 +53,13 @@ class AdaptiveReleases:
         _checks.require(self.first_batch <= there, "first_batch", self.first_batch, wanted)
 
     @property
-    def relation(self) -> NeighboringRelation:
-        """Which data sets are neighbours."""
-        return self.neighbours
-
-    @property
     def batch_size(self) -> int:
         """Users of a step, on average over a run that reads everybody, rounded up."""
         return -(-self.population_size // self.num_steps)
 
-    def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost; infinite unless there is noise. May be traced."""
-        one = FullBatch().gaussian_loss(self.noise_multiplier, self.relation)
-        return privacy.unbounded_unless(positive_and_finite(self.noise_multiplier), one)
-
-    @property
-    def event(self) -> Any:
-        """The one Gaussian release that costs as much, for an accountant on the host."""
-        return FullBatch().gaussian_event(float(self.noise_multiplier))
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases; ``ValueError`` for no noise, or for several plans at once."""
-        _checks.require_real("noise_multiplier", self.noise_multiplier, 0.0)
-        one = fixed_size(self.population_size, self.population_size, 1)
-        one = one._replace(relation=self.relation)
-        return one.certificate(float(self.noise_multiplier), self.delta)
-
 
 @pytree
-class Adaptive:
+class Adaptive(StreamMean):
     """Means of batches of users who take part once.
 
     Attributes:
@@ -118,21 +80,6 @@ class Adaptive:
     difference_clip: Number
     drift: Number
     accuracy: Number
-
-    def noise_stddev(self, dim: int) -> Any:
-        """Of one release that pays for all: of the noise on a coordinate of a step it is less than that."""
-        del dim
-        per_norm = 2.0 if self.releases.relation is NeighboringRelation.REPLACE_ONE else 1.0
-        return per_norm * self.share_norm * self.releases.noise_multiplier
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run costs; infinite for no length or no noise. May be traced."""
-        return _planning.bounded_loss(self.share_norm, self.noise_stddev(1), self.releases)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases; ``ValueError`` for no positive length."""
-        _planning.require_accounted_length("share_norm", self.share_norm, self.noise_stddev(1))
-        return self.releases.certificate()
 
     def work_for(self, item: _costs.Item) -> Work:
         """What one step costs."""
@@ -170,6 +117,7 @@ class Adaptive:
         _planning.require_accounted(of.population_size, data)
         _checks.require_positive("share_norm", self.share_norm)
         oracle_of, prepare = differences.sum_form(objective, start, self.chunk_size)
+        users = of.population_size
 
         def at(opt_state: Any, params: Any) -> Any:
             state = transforms.adaptive_state(opt_state)
@@ -177,13 +125,7 @@ class Adaptive:
             unit = self.share_norm * jnp.maximum(step.size, 1)
             asked = differences.Query(params, state.previous, step.fresh, unit)
 
-            def following(key: jax.Array) -> sampling.UserSample:
-                del key
-                # Places beyond the batch have no meaning, but hold valid positions.
-                places = state.taken + jnp.arange(of.population_size, dtype=jnp.int32)
-                return sampling.UserSample(jnp.minimum(places, of.population_size - 1), step.size)
-
-            ask = oracle_of(following)
+            ask = oracle_of(sampling.one_pass(users, state.taken, step.size, users))
 
             def oracle(key: jax.Array, params: Any, rows: Any) -> Estimate:
                 del params
@@ -195,12 +137,7 @@ class Adaptive:
 
             return oracle
 
-        release = transforms.privatize(
-            transforms.summed_contributions(1.0, 1.0, of.relation),
-            key,
-            of.noise_multiplier,
-            noise_correlation=correlation_of(of.correlation, of.longest),
-        )
+        release = self._release(key, of.longest)
         return means.Opened(
             ByState(at),
             prepare(data),

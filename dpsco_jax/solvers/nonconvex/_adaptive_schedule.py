@@ -18,7 +18,7 @@ import scipy.special
 
 from dpsco_jax import privacy
 from dpsco_jax.solvers.nonconvex._drift_schedule import Goal, concentrated
-from dpsco_jax.solvers.nonconvex._smoothed_means import correlation_of
+from dpsco_jax.solvers.nonconvex._stream_mean import correlation_of
 
 __all__ = ["Schedule", "paper_goal", "paper_schedule", "schedule"]
 

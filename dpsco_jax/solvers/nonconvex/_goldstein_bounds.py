@@ -21,12 +21,16 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from dpsco_jax import _checks
+from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import one_of
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry.smoothing import smoothness_factor
 from dpsco_jax.problems.problem import Problem
+from dpsco_jax.solvers import methods
+from dpsco_jax.solvers.first_order import FirstOrder
+from dpsco_jax.solvers.nonconvex import _stationary
 from dpsco_jax.solvers.nonconvex._smoothed_means import ORDERS
+from dpsco_jax.solvers.plans import Remarks
 
 Order = Annotated[str, one_of(*ORDERS)]
 
@@ -126,9 +130,30 @@ def _excess(room: Any, moment: Any, longest: Any, draws: float) -> Any:
     return np.minimum(moment / (4 * draws * room), 2 * np.exp(-rate * room) / rate)
 
 
-def stated(problem: Problem, bound: float) -> float:
-    """The bound; infinite with a ridge, which is Lipschitz nowhere near the whole space."""
-    return bound if problem.objective.ridge == 0 else math.inf
+def plan_of(
+    title: str, problem: Problem, budget: privacy.Budget, mean: Any, found: "Schedule"
+) -> FirstOrder:
+    """The plan of these numbers, with its bound: infinite with a ridge, which is not Lipschitz far out."""
+    radius = mean.smoothing_radius
+    return FirstOrder(
+        title=title,
+        dim=problem.dim,
+        mean=mean,
+        method=methods.O2nc(radius / found.block_length, found.step_size, found.block_length),
+        pull=None,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=math.inf,
+        details={
+            "goldstein_bound": found.bound if problem.objective.ridge == 0 else math.inf,
+            "goldstein_radius": 2 * radius,
+        },
+        remarks=Remarks((("reported", "the average of a block of points, all equally likely"),)),
+        premises=Remarks(
+            ("users' losses are Lipschitz on the whole space, and F(start) - inf F ≤ initial_gap",)
+        ),
+        promised_relation=_stationary.promised(mean.releases.relation),
+    )
 
 
 def setting_of(

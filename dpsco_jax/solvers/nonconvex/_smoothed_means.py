@@ -22,60 +22,34 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy, transforms
-from dpsco_jax._conditions import positive_and_finite
+from dpsco_jax import _checks
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation, banded_square_root
-from dpsco_jax.mechanisms.tree import TreeCorrelation
 from dpsco_jax.oracles import ByState, Estimate, sampling
 from dpsco_jax.oracles import spider as differences
-from dpsco_jax.privacy.releases import fixed_size
-from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs, _planning, means
 from dpsco_jax.solvers.nonconvex._spider_mean import Spider
+from dpsco_jax.solvers.nonconvex._stream_mean import StreamMean, Streams
 from dpsco_jax.solvers.work import Work
 
-__all__ = ["BANDS", "EveryStep", "OnePass", "StreamReleases", "correlation_of"]
+__all__ = ["ORDERS", "EveryStep", "OnePass", "StreamReleases"]
 
 ORDERS = ("zeroth", "first")
-CORRELATIONS = ("bands", "tree")
-BANDS = 32
-
-
-def correlation_of(kind: str, period: int) -> NoiseCorrelation | TreeCorrelation:
-    """Of streams of so many steps, of disjoint users who take part once."""
-    if kind == "tree":
-        return TreeCorrelation(period, disjoint=True)
-    return banded_square_root(period, 1, bands=BANDS, disjoint=True)
 
 
 @pytree
-class StreamReleases:
+class StreamReleases(Streams):
     """All releases of a pass over the users, with the numbers that it uses.
 
     Attributes:
-        population_size: n, users of the run.
-        num_steps: T.
         period: Σ, steps of a stream.
         batch_sizes: users of the first step of a period, and of any other.
-        correlation: of the noise of a period: ``"bands"``, or ``"tree"``.
-        noise_multiplier: of one release that pays for everything; a step's noise is larger.
-        delta: δ of the certificate.
-        neighbours: REPLACE_ONE, or REPLACE_SPECIAL, where a user is replaced by one who adds nothing.
     """
 
-    population_size: int = static()
-    num_steps: int = static()
-    period: int = static()
-    batch_sizes: tuple[int, int] = static()
-    correlation: str = static(choices=CORRELATIONS)
-    noise_multiplier: Number
-    delta: Number
-    neighbours: NeighboringRelation = static(default=NeighboringRelation.REPLACE_ONE)
+    period: int = static(kw_only=True)
+    batch_sizes: tuple[int, int] = static(kw_only=True)
 
     def __post_init__(self) -> None:
         _checks.require(min(self.batch_sizes) >= 1, "batch_sizes", self.batch_sizes, "at least 1")
@@ -90,31 +64,9 @@ class StreamReleases:
         return begun * first + (step - begun) * later
 
     @property
-    def relation(self) -> NeighboringRelation:
-        """Which data sets are neighbours."""
-        return self.neighbours
-
-    @property
     def batch_size(self) -> int:
         """Users of a step, on average over the run, rounded up."""
         return -(-int(self.first_of(self.num_steps)) // self.num_steps)
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What all releases cost; infinite unless there is noise. May be traced."""
-        one = FullBatch().gaussian_loss(self.noise_multiplier, self.relation)
-        return privacy.unbounded_unless(positive_and_finite(self.noise_multiplier), one)
-
-    @property
-    def event(self) -> Any:
-        """The one Gaussian release that costs as much, for an accountant on the host."""
-        return FullBatch().gaussian_event(float(self.noise_multiplier))
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases; ``ValueError`` for no noise, or for several plans at once."""
-        _checks.require_real("noise_multiplier", self.noise_multiplier, 0.0)
-        one = fixed_size(self.population_size, self.population_size, 1)
-        one = one._replace(relation=self.relation)
-        return one.certificate(float(self.noise_multiplier), self.delta)
 
 
 class PeriodState(NamedTuple):
@@ -182,14 +134,16 @@ class _OfDraws:
 
 
 @pytree
-class OnePass(_OfDraws):
+class OnePass(_OfDraws, StreamMean):
     """Means of batches of users who take part once.
 
     Attributes:
-        chunk_size: users whose estimates are held at once. order: ``"zeroth"``, from values, or ``"first"``,
-        from gradients. draws: m of an estimate. releases: sizes and noise. share_norm: c, to which a user's
-        share of a mean is clipped: the estimate to c·B_1 in the first step of
-            a period, a difference to c·B_2 in any other.
+        chunk_size: users whose estimates are held at once.
+        order: ``"zeroth"``, from values, or ``"first"``, from gradients.
+        draws: m of an estimate.
+        releases: sizes and noise.
+        share_norm: c, to which a user's share of a mean is clipped: the estimate to c·B_1 in the first step
+            of a period, a difference to c·B_2 in any other.
         smoothing_radius: α.
     """
 
@@ -201,24 +155,6 @@ class OnePass(_OfDraws):
     smoothing_radius: Number
 
     kind = StreamReleases
-
-    @property
-    def _per_norm(self) -> float:
-        return 2.0 if self.releases.relation is NeighboringRelation.REPLACE_ONE else 1.0
-
-    def noise_stddev(self, dim: int) -> Any:
-        """Of one release that pays for all: of the noise on a coordinate of a step it is less than that."""
-        del dim
-        return self._per_norm * self.share_norm * self.releases.noise_multiplier
-
-    def loss(self) -> privacy.PrivacyLoss:
-        """What a run costs; infinite for no length or no noise. May be traced."""
-        return _planning.bounded_loss(self.share_norm, self.noise_stddev(1), self.releases)
-
-    def certificate(self) -> privacy.Certificate:
-        """The (ε, δ) of all releases; ``ValueError`` for no positive length."""
-        _planning.require_accounted_length("share_norm", self.share_norm, self.noise_stddev(1))
-        return self.releases.certificate()
 
     def work_for(self, item: _costs.Item) -> Work:
         """What one step costs."""
@@ -244,14 +180,7 @@ class OnePass(_OfDraws):
             size = jnp.where(fresh, sizes[0], sizes[1])
             asked = differences.Query(params, state.previous, fresh, self.share_norm * size)
             first = of.first_of(state.made)
-
-            def following(key: jax.Array) -> sampling.UserSample:
-                del key
-                # Places beyond the batch have no meaning, but hold valid positions.
-                places = first + jnp.arange(most, dtype=jnp.int32)
-                return sampling.UserSample(jnp.minimum(places, of.population_size - 1), size)
-
-            ask = oracle_of(following)
+            ask = oracle_of(sampling.one_pass(of.population_size, first, size, most))
 
             def oracle(key: jax.Array, params: Any, rows: Any) -> Estimate:
                 del params
@@ -260,12 +189,7 @@ class OnePass(_OfDraws):
 
             return oracle
 
-        unit = transforms.summed_contributions(1.0, 1.0, of.relation)
-        correlation = correlation_of(of.correlation, of.period)
-        release = transforms.privatize(
-            unit, key, of.noise_multiplier, noise_correlation=correlation
-        )
-        summed = _summed(release, of.period, self.share_norm)
+        summed = _summed(self._release(key, of.period), of.period, self.share_norm)
         return means.Opened(ByState(at), prepare(data), summed)
 
 

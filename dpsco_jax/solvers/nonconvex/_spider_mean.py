@@ -231,13 +231,7 @@ class Spider:
         first, other = of.batch_sizes
         taken = state.refreshes * first + (state.made - state.refreshes) * other
         size = jnp.where(fresh, first, other)
-
-        def following(key: jax.Array) -> sampling.UserSample:
-            del key
-            places = taken + jnp.arange(max(of.batch_sizes), dtype=jnp.int32)
-            return sampling.UserSample(jnp.minimum(places, of.population_size - 1), size)
-
-        return following
+        return sampling.one_pass(of.population_size, taken, size, max(of.batch_sizes))
 
 
 def _state(opt_state: Any) -> transforms.SpiderState:

@@ -3,6 +3,7 @@
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks
 from dpsco_jax._argument_kinds import one_of
@@ -45,6 +46,19 @@ def steps(found: Schedule, reported: str) -> methods.ScheduledSgd:
 def grid(most: int, points: int) -> list[int]:
     """Integers from 1 to ``most``, in ratio."""
     return sorted({int(x) for x in np.geomspace(1, most, points).round()} | {1, most})
+
+
+def per_norm(relation: NeighboringRelation) -> float:
+    """How far a sum of vectors of norm at most one moves between neighbours, each of whom has one."""
+    distances = {NeighboringRelation.REPLACE_ONE: 2.0, NeighboringRelation.REPLACE_SPECIAL: 1.0}
+    wanted = "REPLACE_ONE or REPLACE_SPECIAL"
+    _checks.require(relation in distances, "relation", relation, wanted)
+    return distances[relation]
+
+
+def promised(relation: NeighboringRelation) -> NeighboringRelation | None:
+    """The relation of a plan whose samples say another: replacement of a user by any other."""
+    return relation if relation is NeighboringRelation.REPLACE_ONE else None
 
 
 def gap_of(problem: Problem, initial_gap: float | None) -> float:

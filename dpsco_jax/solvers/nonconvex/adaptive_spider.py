@@ -97,9 +97,6 @@ def plan(
         ValueError: an argument is out of range, or left out although the loss does not know it.
     """
     users, objective = problem.num_users, problem.objective
-    replaced = NeighboringRelation.REPLACE_ONE
-    good = relation in (replaced, NeighboringRelation.REPLACE_SPECIAL)
-    _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
     clip = _stationary.smoothness_of(problem, difference_clip, "difference_clip")
     goal = Goal(
         initial_gap=_stationary.gap_of(problem, initial_gap),
@@ -108,7 +105,7 @@ def plan(
         curvature=clip + objective.ridge,
         dim=problem.dim,
         num_users=users,
-        per_norm=2.0 if relation is replaced else 1.0,
+        per_norm=_stationary.per_norm(relation),
         failure=failure_probability,
         one_pass=True,
     )
@@ -152,5 +149,5 @@ def plan(
             (("reported", "the last point" if second_order else "where the estimate is shortest"),)
         ),
         premises=Remarks((*_stationary.PREMISES, "users are drawn independently")),
-        promised_relation=replaced if relation is replaced else None,
+        promised_relation=_stationary.promised(relation),
     )

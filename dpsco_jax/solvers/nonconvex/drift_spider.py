@@ -118,9 +118,6 @@ def plan(
     """
     users, objective = problem.num_users, problem.objective
     gap = _stationary.gap_of(problem, initial_gap)
-    replaced = NeighboringRelation.REPLACE_ONE
-    good = relation in (replaced, NeighboringRelation.REPLACE_SPECIAL)
-    _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
     clip = _stationary.smoothness_of(problem, difference_clip, "difference_clip")
     lipschitz = problem.lipschitz if gradient_clip is None else gradient_clip
     goal = Goal(
@@ -130,7 +127,7 @@ def plan(
         curvature=clip + objective.ridge,
         dim=problem.dim,
         num_users=users,
-        per_norm=2.0 if relation is replaced else 1.0,
+        per_norm=_stationary.per_norm(relation),
         failure=failure_probability,
         one_pass=sampling == "one_pass",
     )
@@ -193,5 +190,5 @@ def plan(
             _stationary.PREMISES
             + (("users are drawn independently",) if sampling == "one_pass" else ())
         ),
-        promised_relation=replaced if relation is replaced else None,
+        promised_relation=_stationary.promised(relation),
     )

@@ -46,12 +46,11 @@ from dpsco_jax._argument_kinds import Count, Positive
 from dpsco_jax._numerics import float32_above
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers import _plan_base
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.nonconvex import _goldstein_bounds
+from dpsco_jax.solvers.nonconvex import _goldstein_bounds, _stationary
 from dpsco_jax.solvers.nonconvex._smoothed_means import EveryStep
 from dpsco_jax.solvers.nonconvex._spider_mean import SpiderReleases
-from dpsco_jax.solvers.plans import Remarks
 
 __all__ = ["plan", "solve"]
 
@@ -93,16 +92,12 @@ def plan(
     setting = _goldstein_bounds.setting_of(
         problem, initial_gap, smoothing_radius, order, draws, sampled=False
     )
-    replaced = relation is NeighboringRelation.REPLACE_ONE
-    special = relation is NeighboringRelation.REPLACE_SPECIAL
-    wanted = "REPLACE_ONE or REPLACE_SPECIAL"
-    _checks.require(replaced or special, "relation", relation, wanted)
     users = problem.num_users
     joint = fixed_size(users, users, 1).noise_multiplier(budget.epsilon, budget.delta, "pld")
     steps = _goldstein_bounds.in_ratio(1, most_steps, 60) if num_steps is None else [num_steps]
     if period is not None:
         _checks.require_integer("period", period, 1, max(steps))
-    per_share = joint * (2.0 if replaced else 1.0)
+    per_share = joint * _stationary.per_norm(relation)
     found = _goldstein_bounds.full_batches(setting, users, per_share, steps, period)
     gradient, difference = _goldstein_bounds.clips(setting, found.room)
     begun = -(-found.num_steps // found.period)
@@ -131,23 +126,4 @@ def plan(
         order=order,
         draws=draws,
     )
-    move = smoothing_radius / found.block_length
-    return FirstOrder(
-        title="O2NC in many passes",
-        dim=problem.dim,
-        mean=mean,
-        method=methods.O2nc(move, found.step_size, found.block_length),
-        pull=None,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        excess_bound=math.inf,
-        details={
-            "goldstein_bound": _goldstein_bounds.stated(problem, found.bound),
-            "goldstein_radius": 2 * smoothing_radius,
-        },
-        remarks=Remarks((("reported", "the average of a block of points, all equally likely"),)),
-        premises=Remarks(
-            ("users' losses are Lipschitz on the whole space, and F(start) - inf F ≤ initial_gap",)
-        ),
-        promised_relation=_planning.REPLACE_ONE if replaced else None,
-    )
+    return _goldstein_bounds.plan_of("O2NC in many passes", problem, budget, mean, found)

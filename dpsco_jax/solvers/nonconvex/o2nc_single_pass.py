@@ -40,24 +40,19 @@ Example:
 """
 
 import functools
-import math
 
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, privacy
+from dpsco_jax import privacy
 from dpsco_jax._argument_kinds import Constants, Count, Positive
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.problems.problem import Problem
-from dpsco_jax.solvers import _plan_base, _planning, methods
+from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.nonconvex import _goldstein_bounds
-from dpsco_jax.solvers.nonconvex._smoothed_means import (
-    OnePass,
-    StreamReleases,
-    correlation_of,
-)
-from dpsco_jax.solvers.plans import Remarks
+from dpsco_jax.solvers.nonconvex import _goldstein_bounds, _stationary
+from dpsco_jax.solvers.nonconvex._smoothed_means import OnePass, StreamReleases
+from dpsco_jax.solvers.nonconvex._stream_mean import correlation_of
 
 __all__ = ["plan", "solve"]
 
@@ -99,10 +94,6 @@ def plan(
     setting = _goldstein_bounds.setting_of(
         problem, initial_gap, smoothing_radius, order, draws, sampled=True
     )
-    replaced = relation is NeighboringRelation.REPLACE_ONE
-    special = relation is NeighboringRelation.REPLACE_SPECIAL
-    wanted = "REPLACE_ONE or REPLACE_SPECIAL"
-    _checks.require(replaced or special, "relation", relation, wanted)
     users = problem.num_users
     one = fixed_size(users, users, 1)
     multiplier = one.noise_multiplier(budget.epsilon, budget.delta, "pld")
@@ -112,7 +103,7 @@ def plan(
     def mean_squares(steps: int) -> float:
         return float(np.mean(correlation_of(kind, steps).prefix_stddev() ** 2))
 
-    per_share = multiplier * (2.0 if replaced else 1.0)
+    per_share = multiplier * _stationary.per_norm(relation)
     found = _goldstein_bounds.one_pass(setting, users, per_share, mean_squares, period)
     move = smoothing_radius / found.block_length
     gradient, difference = _goldstein_bounds.clips(setting, found.room, 2 * move)
@@ -129,22 +120,5 @@ def plan(
         delta=budget.delta,
         neighbours=relation,
     )
-    return FirstOrder(
-        title="O2NC in a single pass",
-        dim=problem.dim,
-        mean=OnePass(chunk_size, order, draws, releases, share, smoothing_radius),
-        method=methods.O2nc(move, found.step_size, found.block_length),
-        pull=None,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        excess_bound=math.inf,
-        details={
-            "goldstein_bound": _goldstein_bounds.stated(problem, found.bound),
-            "goldstein_radius": 2 * smoothing_radius,
-        },
-        remarks=Remarks((("reported", "the average of a block of points, all equally likely"),)),
-        premises=Remarks(
-            ("users' losses are Lipschitz on the whole space, and F(start) - inf F ≤ initial_gap",)
-        ),
-        promised_relation=_planning.REPLACE_ONE if replaced else None,
-    )
+    mean = OnePass(chunk_size, order, draws, releases, share, smoothing_radius)
+    return _goldstein_bounds.plan_of("O2NC in a single pass", problem, budget, mean, found)

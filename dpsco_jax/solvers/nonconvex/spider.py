@@ -90,14 +90,10 @@ def plan(
     """
     users, dim = problem.num_users, problem.dim
     gap = _stationary.gap_of(problem, initial_gap)
-    replaced = NeighboringRelation.REPLACE_ONE
-    special = NeighboringRelation.REPLACE_SPECIAL
-    good = relation in (replaced, special)
-    _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
     smoothness = _stationary.smoothness_of(problem, difference_clip, "difference_clip")
     lipschitz = problem.lipschitz if gradient_clip is None else gradient_clip
     joint = fixed_size(users, users, 1).noise_multiplier(budget.epsilon, budget.delta, accountant)
-    per_norm = 2.0 if relation is replaced else 1.0
+    per_norm = _stationary.per_norm(relation)
     # Steps are along the gradient of loss and ridge, differences are of the loss.
     curvature = smoothness + problem.objective.ridge
     first, other = (per_norm * bound / users for bound in (lipschitz, smoothness))
@@ -132,7 +128,7 @@ def plan(
             "noisy_descent_proves": alone.bound if proven else math.inf,
         },
         premises=_stationary.PREMISES,
-        promised_relation=replaced if relation is replaced else None,
+        promised_relation=_stationary.promised(relation),
     )
 
 

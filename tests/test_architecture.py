@@ -74,11 +74,21 @@ def test_every_solver_is_imported_from_a_room_and_has_a_row_of_systems():
         heavy_tailed,
         item_level,
         nonconvex,
+        online,
         sampling,
         user_level,
     )
 
-    rooms = (convex, element_level, heavy_tailed, item_level, nonconvex, sampling, user_level)
+    rooms = (
+        convex,
+        element_level,
+        heavy_tailed,
+        item_level,
+        nonconvex,
+        online,
+        sampling,
+        user_level,
+    )
     offered = {name for room in rooms for name in room.__all__}
     for name, file in _solver_modules():
         assert name in offered, f"{name} is in the __all__ of no room of dpsco_jax.solvers"

@@ -11,6 +11,7 @@ from dpsco_jax.solvers import (
     heavy_tailed,
     item_level,
     nonconvex,
+    online,
     sampling,
     user_level,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "heavy_tailed",
     "item_level",
     "nonconvex",
+    "online",
     "sampling",
     "user_level",
 ]

@@ -4,6 +4,8 @@ from tests.mutation import Fault
 
 _ONLINE = "privacy/online.py"
 _CURVE = ("tests/privacy/test_online.py",)
+_RUN = "solvers/online/_lazy.py"
+_EXPERTS = ("tests/solvers/test_online_experts.py",)
 
 FAULTS = (
     Fault("online: coins cost nothing", _ONLINE, "total = coin + alpha * rho", "total = alpha * rho", _CURVE),
@@ -15,4 +17,18 @@ FAULTS = (
     Fault("online: an envelope below B·κ", _ONLINE, " & (given[\"slack\"] >= 0)", "", _CURVE),
     Fault("online: inexact draws cost their distance once", _ONLINE, "(1.0 + math.exp(min(bound, 700.0))) * lost", "lost", _CURVE),
     Fault("online: draws of the reference are exact", _ONLINE, "(2 if self.reference == \"lagged\" else 1)", "1", _CURVE),
+    Fault("online: the reference is the play", _RUN, "measure.loss_at(loss, at.reference)", "measure.loss_at(loss, at.play)", _EXPERTS),
+    Fault("online: draws look at the batch before the last", _RUN, "_keys.of_part(key, batch + 1), at)", "_keys.of_part(key, batch + 1), before)", _EXPERTS),
+    Fault("online: half of the envelope", _RUN, "exponent = exponent + plan.envelope", "exponent = exponent + 0.5 * plan.envelope", _EXPERTS),
+    Fault("online: rounds after the last are seen", _RUN, "over = state.round >= plan.num_rounds", "over = state.round < 0", _EXPERTS),
+    Fault("online: what a coin sees is not clipped", _RUN, "jnp.clip(plan.learning_rate * difference, low, plan.clip)", "plan.learning_rate * difference", _EXPERTS),
+    Fault("online: play and reference have one key", _RUN, "lazy_draw(reference_key, reference,", "lazy_draw(jax.random.clone(play_key), reference,", _EXPERTS),
+    Fault("online: all batches have one key", _RUN, "_keys.of_part(key, batch + 1)", "_keys.of_part(key, 0 * batch)", _EXPERTS),
+    Fault("online: nothing is charged", _RUN, "privacy.charge(privacy.open_ledger(plan.relation), numbers.loss())", "privacy.open_ledger(plan.relation)", _EXPERTS),
+    Fault("online: rates are rounded up", _RUN, "if float(narrow) > number", "if float(narrow) < 0", _EXPERTS),
+    Fault("online: exponents are never begun anew", _RUN, "at.statistic, zero, zero", "at.statistic, at.exponent, zero", _EXPERTS),
+    Fault("online: losses of experts are not clipped", "solvers/online/experts.py", "jnp.clip(loss, 0.0, 1.0)", "loss", _EXPERTS),
+    Fault("online: half of what a draw of experts costs", "solvers/online/experts.py", "return 0.5 * self.learning_rate", "return 0.25 * self.learning_rate", _EXPERTS),
+    Fault("online: weights of twice the rate", "solvers/online/experts.py", "2.0 * plan.learning_rate, 1.0", "4.0 * plan.learning_rate, 1.0", _EXPERTS),
+    Fault("online: coin and draw have one key", "mechanisms/lazy_draws.py", "jax.random.key_data(draw_key)", "jax.random.key_data(jax.random.clone(coin_key))", ("tests/mechanisms/test_lazy_draws.py",)),
 )  # fmt: skip

@@ -14,6 +14,7 @@ from dpsco_jax.solvers import (
     element_level,
     item_level,
     nonconvex,
+    online,
     resque,
     sampling,
     user_level,
@@ -23,7 +24,7 @@ FILES = sorted(
     f"{room.__name__}.{found.name}"
     for room in (
         *(ball, combinators, convex, element_level, item_level),
-        *(nonconvex, resque, sampling, user_level),
+        *(nonconvex, online, resque, sampling, user_level),
     )
     for found in pkgutil.iter_modules(room.__path__)
     if not found.name.startswith("_")
@@ -34,6 +35,7 @@ FILES += [
     *("dpsco_jax.geometry.lasry_lions", "dpsco_jax.geometry.subspaces"),
     *("dpsco_jax.problems.fixtures", "dpsco_jax.problems.nonconvex_losses"),
     *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.uniform_convergence"),
+    *("dpsco_jax.problems.streams", "dpsco_jax.privacy.online"),
     "dpsco_jax.transforms.project_subspace",
 ]
 
@@ -43,7 +45,9 @@ SHORT = {
     *("ball.ball_oracles", "ball.exact_ball_oracles", "ball.newton_ball_oracles"),
     *("ball.parallel_baselines", "convex.ac_sa_stages", "element_level.aprox"),
     *("sampling.alternating_sampler", "sampling.attempt_bounds", "sampling.chain_lengths"),
-    *("sampling.log_sobolev", "sampling.zeroth_order", "user_level.item_sampled_sgd"),
+    *("online.batched_redraw", "online.lazy_to_private", "dpsco_jax.problems.streams"),
+    *("dpsco_jax.privacy.online", "online.shrinking_dartboard", "sampling.log_sobolev"),
+    *("sampling.zeroth_order", "user_level.item_sampled_sgd"),
     *("user_level.sampling_choice", "user_level.sgd", "dpsco_jax.problems.stored"),
     *("dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed", "dpsco_jax.geometry.subspaces"),
     *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.uniform_convergence"),

@@ -7,6 +7,7 @@ from tests.support.good_calls import (
     estimators,
     geometry,
     mechanisms,
+    online,
     oracles,
     privacy,
     problems,
@@ -19,7 +20,7 @@ from tests.support.good_calls import (
 )
 
 _ROOMS = (
-    *(estimators, geometry, mechanisms, oracles, privacy, problems),
+    *(estimators, geometry, mechanisms, online, oracles, privacy, problems),
     *(rates, runs, sampling, solvers, sweeps, transforms),
 )
 

@@ -7,6 +7,8 @@ What it computes:
   neither smooth nor convex, nor convex with any quadratic added;
 - ``escape_counterexample``: a quadratic saddle with an oracle whose error is never longer than γ and that
   leaves no step at all near the saddle;
+- ``clip_noncontraction``: two gradients of a smooth convex loss; a step with them keeps a distance, and a
+  clipped step makes it longer;
 - ``saw_tooth`` with random signs: its mean has slope ½ everywhere, and the mean over a sample has stationary
   points in every neighbourhood once that holds enough teeth.
 
@@ -48,6 +50,7 @@ __all__ = [
     "AffinePieces",
     "Escape",
     "capped_distance",
+    "clip_noncontraction",
     "escape_counterexample",
     "max_affine_difference",
     "relu_network",
@@ -264,6 +267,26 @@ def escape_counterexample(curvature: float = 0.1, error: float = 0.01) -> Escape
     return Escape(
         lambda point: 0.5 * jnp.sum(bends * jnp.square(point)), gradient, oracle, curvature, error
     )
+
+
+def clip_noncontraction(clip_norm: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A distance v and gradients g, h at its ends: ‖v - (g - h)‖ = ‖v‖, but clipped to 1 they make it longer.
+
+    v = (-C, 0), g = (1, 0) and h = ((2C + 1)/(C + 1), C·√(2C + 1)/(C + 1)) have ‖g - h‖² = 2⟨g - h, v⟩: they
+    are gradients of a convex loss of smoothness 2 at two points with the distance v. A step of length 1
+    expands nothing, and one with clipped gradients leaves the points 1.2393, 2.3511, 3.4218, 10.6224 apart
+    for C = 1, 2, 3, 10 (T, Lemma 12.10.2, which is false for C = 0: docs/corrections/heavy_tails.md, H17).
+
+    Args:
+        clip_norm: C > 0, how many clips the points are apart.
+
+    Returns:
+        v, g and h, each ``[2]``, for gradients that are clipped to 1.
+    """
+    size = _checks.require_real("clip_norm", clip_norm, 0)
+    root = math.sqrt(2 * size + 1)
+    second = np.array([(2 * size + 1) / (size + 1), size * root / (size + 1)])
+    return np.array([-size, 0.0]), np.array([1.0, 0.0]), second
 
 
 def _offsets(params: PyTree, item: PyTree) -> tuple[Any, Any]:

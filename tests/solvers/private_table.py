@@ -44,7 +44,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
-from dpsco_jax.solvers.heavy_tailed import clipped_gd
+from dpsco_jax.solvers.heavy_tailed import clipped_gd, phased_clipped_glm
 from dpsco_jax.solvers.item_level import (
     erm,
     langevin,
@@ -355,6 +355,9 @@ ROWS: tuple[Row, ...] = (
     _row("sgd, full", sgd, 8, num_steps=3, sampling="full"),
     _row("noisy_descent", noisy_descent, 8, initial_gap=1.0, most_steps=3),
     _row("clipped_gd", clipped_gd, 8, num_steps=3, regularization=0.5, **HEAVY),
+    # The first user of a phase of nine moves eight of its points.
+    _row("phased_clipped_glm", phased_clipped_glm, 14, num_phases=2, groups=2, step_size=0.1, items=1,
+        share=0.85, float64=True, **HEAVY),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     # Three periods of three steps, each step of users of its own.
     _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),

@@ -20,7 +20,15 @@ import jax
 import numpy as np
 
 from dpsco_jax import privacy
-from dpsco_jax.solvers import element_level, item_level, nonconvex, resque, sampling, user_level
+from dpsco_jax.solvers import (
+    element_level,
+    heavy_tailed,
+    item_level,
+    nonconvex,
+    resque,
+    sampling,
+    user_level,
+)
 from dpsco_jax.solvers.nonconvex._stream_mean import BANDS
 from tests.solvers.every_row import EVERY_ROW
 from tests.solvers.private_table import DIM, ROWS, Row
@@ -410,7 +418,8 @@ def test_what_is_released_is_bounded_disjoint_and_paid_for(row):
 
 def test_every_private_solver_has_a_row():
     solvers = set()
-    for package in (user_level, element_level, item_level, nonconvex, resque, sampling):
+    rooms = (user_level, element_level, heavy_tailed, item_level, nonconvex, resque, sampling)
+    for package in rooms:
         for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
             module = importlib.import_module(found.name)
             public = not found.name.split(".")[-1].startswith("_")

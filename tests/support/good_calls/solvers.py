@@ -102,6 +102,27 @@ _HEAVY = {
 
 GOOD: dict[str, dict[str, Any]] = {
     "solvers.heavy_tailed.clipped_gd.plan": _HEAVY,
+    "solvers.heavy_tailed.onepass_clipped_sgd.bound": {
+        **_HEAVY,
+        "distance": kinds.POSITIVE(1.0),
+        "diameter": kinds.POSITIVE(2.0),
+    },
+    "solvers.heavy_tailed.onepass_clipped_sgd.run": {
+        "step": kinds.FUNCTION(lambda state, user, point: (point, True, state)),
+        "project": kinds.FUNCTION(lambda point: point),
+        "start": kinds.TREE(np.zeros(3, np.float32)),
+        "first": kinds.WHOLE(0),
+        "count": kinds.WHOLE(2),
+        "step_size": kinds.POSITIVE(0.1),
+        "state": kinds.ANY(()),
+    },
+    "solvers.heavy_tailed.phased_clipped_glm.plan": {
+        **_HEAVY,
+        **_asked(),
+        "problem": _USERS_FROM_TWO(
+            dataclasses.replace(PROBLEM, objective=_NO_RIDGE, items_per_user=1)
+        ),
+    },
     **{
         f"solvers.nonconvex.{name}.plan": {
             **_asked(_WHOLE),

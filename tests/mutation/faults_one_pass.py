@@ -12,7 +12,7 @@ FAULTS = (
     Fault("one pass: steps of any length", _PHASED, "xp.all(steps * bend <= 2.0, axis=0)", "xp.all(steps * bend <= 9.0, axis=0)", _GLM),
     Fault("one pass: a longer step may be planned", _PHASED, 'require(step_size <= most, "step_size"', 'require(step_size <= 2 * most, "step_size"', _GLM),
     Fault("one pass: users of several items", _PHASED, "        items_per_user == 1,", "        items_per_user >= 1,", _GLM),
-    Fault("one pass: a ridge is taken", _PHASED, "_checks.require(not ridge,", "_checks.require(True,", _GLM),
+    Fault("one pass: a ridge is taken", _PHASED, "not ridge, \"objective.ridge\"", "True, \"objective.ridge\"", _GLM),
     Fault("one pass: several outputs are taken", _PHASED, "model is not None and model.outputs is None", "model is not None", _GLM),
     Fault("one pass: phases overlap by a user", _PASS, "step(state, first + t, point)", "step(state, jnp.maximum(first - 1, 0) + t, point)", (*_GLM, *rows("phased_clipped_glm"))),
     Fault("one pass: gradients are not clipped", _PASS, "return clip_to_norm(slope(user, point), clip_norm), True, state", "return slope(user, point), True, state", _GLM),

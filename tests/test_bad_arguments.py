@@ -14,6 +14,7 @@ from tests.support import public
 from tests.support.good_calls import EXEMPT, GOOD
 
 FLOAT64 = (
+    "solvers.heavy_tailed.localized_clipped_sgd.",
     "solvers.heavy_tailed.phased_clipped_glm.",
     "geometry.log_laplace.",
     "solvers.nonconvex.gibbs.",

@@ -4,6 +4,8 @@ from tests.mutation import Fault, rows
 
 _GLM = ("tests/solvers/test_phased_clipped_glm.py",)
 _PASS = "solvers/heavy_tailed/onepass_clipped_sgd.py"
+_LOCAL = "solvers/heavy_tailed/localized_clipped_sgd.py"
+_LOCALIZED = ("tests/solvers/test_localized_clipped_sgd.py",)
 _PHASED = "solvers/heavy_tailed/phased_clipped_glm.py"
 
 FAULTS = (
@@ -16,4 +18,11 @@ FAULTS = (
     Fault("one pass: several outputs are taken", _PHASED, "model is not None and model.outputs is None", "model is not None", _GLM),
     Fault("one pass: phases overlap by a user", _PASS, "step(state, first + t, point)", "step(state, jnp.maximum(first - 1, 0) + t, point)", (*_GLM, *rows("phased_clipped_glm"))),
     Fault("one pass: gradients are not clipped", _PASS, "return clip_to_norm(slope(user, point), clip_norm), True, state", "return slope(user, point), True, state", _GLM),
+    Fault("one pass: the limit has no noise", _LOCAL, "1.0 / phase.limit_epsilon", "1e-9 / phase.limit_epsilon", _LOCALIZED),
+    Fault("one pass: the pass of a run that halts is returned", _LOCAL, "jnp.where(halted, old, new), start, moved", "jnp.where(halted, new, new), start, moved", _LOCALIZED),
+    Fault("one pass: what tests miss is free", _LOCAL, "released.delta + missed", "released.delta", _LOCALIZED),
+    Fault("one pass: the limit is free", _LOCAL, "privacy.compose(tests, limit, average)", "privacy.compose(tests, average)", _LOCALIZED),
+    Fault("one pass: no guard", _LOCAL, "jnp.where(clipped, 1.0, _GUARD)", "jnp.where(clipped, 1.0, 100.0 * _GUARD)", (*_LOCALIZED, *rows("localized_clipped_sgd"))),
+    Fault("one pass: clips at the guard move no more than the clip", _LOCAL, "longest = _GUARD * clip", "longest = clip", _LOCALIZED),
+    Fault("one pass: queries move by a part of what they may", _LOCAL, "return self.smoothness * self.sensitivity", "return 0.1 * self.smoothness * self.sensitivity", _LOCALIZED),
 )  # fmt: skip

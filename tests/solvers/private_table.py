@@ -44,7 +44,7 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
-from dpsco_jax.solvers.heavy_tailed import clipped_gd, phased_clipped_glm
+from dpsco_jax.solvers.heavy_tailed import clipped_gd, localized_clipped_sgd, phased_clipped_glm
 from dpsco_jax.solvers.item_level import (
     erm,
     langevin,
@@ -358,6 +358,9 @@ ROWS: tuple[Row, ...] = (
     # The first user of a phase of nine moves eight of its points.
     _row("phased_clipped_glm", phased_clipped_glm, 14, num_phases=2, groups=2, step_size=0.1, items=1,
         share=0.85, float64=True, **HEAVY),
+    # What tests cost, and what steps clipped to 11/8 of the clip could move, is not seen of a single user.
+    _row("localized_clipped_sgd", localized_clipped_sgd, 14, num_phases=2, groups=2, step_size=1e-5,
+        kind="drawn", share=0.6, above=1.5, float64=True, **HEAVY),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     # Three periods of three steps, each step of users of its own.
     _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),

@@ -27,6 +27,7 @@ from dpsco_jax.mechanisms.winsorized import private_range, winsorized_mean
 from dpsco_jax.oracles import sampling
 from dpsco_jax.privacy.concentrated._proof import SCORE_SENSITIVITY
 from dpsco_jax.problems.users import mean_loss
+from dpsco_jax.solvers.heavy_tailed import localized_clipped_sgd
 from dpsco_jax.solvers.nonconvex import certify, gibbs
 from dpsco_jax.solvers.sampling import (
     alternating_sampler,
@@ -45,8 +46,9 @@ def _zeros(tree: Any) -> Any:
 def _additive(name: str) -> Callable[[Tape, Any], Any]:
     def make(tape: Tape, right: Any) -> Any:
         def mechanism(key: Any, tree: Any, size: Any, *bound: Any) -> Any:
-            if not tape.is_silent:
-                tape.write(name, key, tree, size, tape.next_declared())
+            if tape.is_silent:
+                return right(key, tree, size, *bound)
+            tape.write(name, key, tree, size, tape.next_declared())
             return right(key, _zeros(tree) if tape.freeze else tree, size, *bound)
 
         return mechanism
@@ -165,6 +167,17 @@ def _certified(tape: Tape, right: Any) -> Any:
             return right(key, value, sensitivity, multiplier)
 
     return released
+
+
+def _hidden_pass(tape: Tape, right: Any) -> Any:
+    """Decisions are not released, and a replaced user's own moves without bound: averages are."""
+
+    def hidden_pass(*args: Any) -> Any:
+        with tape.silent():
+            average, halted = right(*args)
+        return average, jnp.zeros([], bool) if tape.freeze else halted
+
+    return hidden_pass
 
 
 def _private_range(tape: Tape, right: Any) -> Any:
@@ -363,6 +376,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (sparse_vector, "_stream", _stream),
     (private_range, "private_range", _private_range),
     (certify, "_released", _certified),
+    (localized_clipped_sgd, "_hidden_pass", _hidden_pass),
     (selection, "_noisy_argmax", _noisy_argmax),
     (proximal_oracle, "proximal_oracle", _proximal_oracle),
     (value_queries, "_oracle", _value_oracle),

@@ -102,6 +102,11 @@ _HEAVY = {
 
 GOOD: dict[str, dict[str, Any]] = {
     "solvers.heavy_tailed.clipped_gd.plan": _HEAVY,
+    "solvers.heavy_tailed.localized_clipped_sgd.plan": {
+        **_HEAVY,
+        **_asked(_NO_RIDGE),
+        "step_size": kinds.POSITIVE(1e-6),
+    },
     "solvers.heavy_tailed.onepass_clipped_sgd.bound": {
         **_HEAVY,
         "distance": kinds.POSITIVE(1.0),

@@ -21,6 +21,7 @@ FLOAT64 = (
     "solvers.nonconvex.net_exponential_mechanism.",
     "solvers.nonconvex.certify.",
     "solvers.nonconvex.find_sosp.",
+    "solvers.nonconvex.optimal_smoothing.",
     "solvers.nonconvex.select_sosp.",
     "solvers.sampling.exponential_mechanism.",
     "solvers.sampling.llt_sampler.",

@@ -177,3 +177,19 @@ def test_c6_9_a_run_and_a_choice_share_the_budget():
         assert both == pytest.approx(plan.certificate().epsilon)
         assert both <= 2.0
         assert plan.search.certificate().epsilon < 1.61 < 2.0  # printed: all of it for either
+
+
+def test_c6_10_the_square_of_a_slack_and_a_step_of_a_proof():
+    # α₁ is tiny, M·a = 0.1, ρ = 1: the point has λ_min = -0.1 - √α₁, which printed is stationarity of O(√α₁).
+    alpha, slack = 1e-8, 0.1
+    true = (math.sqrt(alpha) + slack) ** 2
+    assert math.sqrt(true) == pytest.approx(slack + math.sqrt(alpha))
+    assert true > 100 * (alpha + slack * math.sqrt(alpha))
+    # An estimate of 3γ/4 of a gradient of γ, on Mx²/2 with M = γ = 1: η‖∇_t‖²/6 is less than ηγ²/6.
+    estimate, falls = 0.75, 0.5 - 0.5 * 0.25**2
+    assert estimate**2 / 6 < 1 / 6 < falls == 15 / 32
+    # A vector of the unit ball is nSG(1) about its mean, of whatever length m that is.
+    t, m = np.meshgrid(np.linspace(1.17, 2, 500), np.linspace(0.001, 0.999, 999))
+    most = np.where(t <= 1 + m, 2 * m * (1 - m) / (t**2 - (1 - m) ** 2), 0.0)
+    assert np.all(most <= 2 * np.exp(-(t**2) / 2))
+    assert np.max(most) > 0.4

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
+from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import lasry_lions
 from dpsco_jax.problems import fixtures
 from dpsco_jax.rates import nonconvex
+from dpsco_jax.solvers.nonconvex import optimal_smoothing
 
 
 def test_c6_14_table_6_1_and_the_gap():
@@ -71,3 +73,32 @@ def test_c8_9_height_and_smoothness_of_lasry_lions():
         for m in ("optimal smoothing", "optimal smoothing, printed")
     ]
     np.testing.assert_allclose(users[1] / users[0], 2.0, rtol=1e-12)
+
+
+def test_c8_10_selection_needs_users_in_the_logarithm_of_the_radius_only():
+    """What of the bound is noise, for α a thousandth: 4,000 times as many cells cost a factor of two."""
+    loss = fixtures.capped_distance(1.0)
+    with jax.enable_x64(True):
+        plans = {
+            (users, radius): optimal_smoothing.plan(
+                Problem(loss, num_users=users, dim=1),
+                Budget(1.0),
+                initial_gap=1.0,
+                smoothing_radius=radius,
+                smoothing="lasry_lions",
+                most_points=most,
+            )
+            for users in (10**4, 10**9)
+            for radius, most in ((1.0, 2**10), (1e-3, 2**22))
+        }
+    noise = {
+        radius: plans[10**4, radius].stationarity_bound - plans[10**9, radius].stationarity_bound
+        for radius in (1.0, 1e-3)
+    }
+    assert noise[1e-3] < 2.2 * noise[1.0]
+    assert noise[1e-3] < 0.02
+    printed = [
+        nonconvex.goldstein_samples("optimal smoothing", radius, 0.5, 1.0) for radius in (1e-3, 1.0)
+    ]
+    np.testing.assert_allclose(printed[0] / printed[1], 10.0, rtol=1e-9)
+    assert plans[10**4, 1e-3].certificate().delta == 0.0

@@ -65,6 +65,7 @@ from dpsco_jax.solvers.nonconvex import (
     noisy_descent,
     o2nc_multi_pass,
     o2nc_single_pass,
+    optimal_smoothing,
     select_sosp,
     spider,
 )
@@ -222,6 +223,8 @@ LOOKS: dict[str, Any] = {
     "hessian_clip": 0.1,
 }
 LOOKS |= {"objective": nonconvex_losses.welsch(1.0, scale=6.0)}
+NET: dict[str, Any] = {"objective": WHOLE, "initial_gap": 1.0, "smoothing_radius": 1.0}
+NET |= {"most_points": 64, "kind": "selected", "float64": True, "share": 0.6}
 POINTS = {"objective": WELSCH, "clip_norm": 2.0, "float64": True, "spread": 0.05}
 SELECT = {"params": CANDIDATES, "num_candidates": 4, "kind": "selected"} | POINTS
 SGD_ONLY = tuple(c for c in auto.CANDIDATES if c.name == "sgd")
@@ -270,6 +273,21 @@ def _three_looks(problem: Problem, budget: Budget, **given: Any) -> Any:
     return dataclasses.replace(plan, mean=mean, most_looks=3, hessian_batch=batch, **numbers)
 
 
+def _on_a_plane(problem: Problem, budget: Budget, **given: Any) -> Any:
+    return optimal_smoothing.plan(dataclasses.replace(problem, dim=2), budget, **given)
+
+
+def _solve_on_a_plane(key: Any, plan: Any, objective: Any, data: UserData, params: Any) -> Any:
+    """Of the first two parameters; the others stay as they are."""
+    rest = params[2:]
+    flat = objective._replace(
+        loss=lambda w, item: objective.loss(jnp.concatenate([w, rest.astype(w.dtype)]), item),
+        linear_model=None,
+    )
+    found = optimal_smoothing.solve(key, plan, flat, data, params[:2])
+    return found._replace(params=jnp.concatenate([found.params, rest]))
+
+
 def _of_two_items(problem: Problem, budget: Budget, **given: Any) -> Any:
     """A plan for users of two items each: the records of a row are items, whose gradients are clipped."""
     sizes = {"num_users": problem.num_users // 2, "items_per_user": 2}
@@ -315,6 +333,9 @@ ADAPTIVE = types.SimpleNamespace(
 )
 ESCAPE = types.SimpleNamespace(
     __name__=hessian_escape.__name__, plan=_three_looks, solve=hessian_escape.solve
+)
+PLANE = types.SimpleNamespace(
+    __name__=optimal_smoothing.__name__, plan=_on_a_plane, solve=_solve_on_a_plane
 )
 ITEM_SAMPLED = types.SimpleNamespace(
     __name__=item_sampled_sgd.__name__, plan=_of_two_items, solve=_solve_two_items
@@ -487,6 +508,8 @@ ROWS: tuple[Row, ...] = (
     _row("select_sosp, two tests", select_sosp, 8, stationarity=0.3, constants="paper", **SELECT),
     _row("select_sosp, least", select_sosp, 8, **SELECT),
     _row("certify", certify, 8, **POINTS),
+    _row("optimal_smoothing, ball", optimal_smoothing, 8, draws=2, **NET),
+    _row("optimal_smoothing, lasry_lions", PLANE, 8, smoothing="lasry_lions", **NET),
     _row("find_sosp, empirical", find_sosp, 8, num_steps=3, drift=1e-3, initial_gap=1.0, kind="found",
         objective=WELSCH, float64=True, share=None, above=1.4),
     _row(

@@ -42,6 +42,7 @@ NO_DISTANCE = {
         "noisy_descent",
         "o2nc_multi_pass",
         "o2nc_single_pass",
+        "optimal_smoothing",
         "spider",
         "whitened_sgd",
     ),

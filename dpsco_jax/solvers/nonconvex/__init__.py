@@ -12,6 +12,7 @@ from dpsco_jax.solvers.nonconvex import (
     noisy_descent,
     o2nc_multi_pass,
     o2nc_single_pass,
+    optimal_smoothing,
     select_sosp,
     spider,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "noisy_descent",
     "o2nc_multi_pass",
     "o2nc_single_pass",
+    "optimal_smoothing",
     "select_sosp",
     "spider",
 ]

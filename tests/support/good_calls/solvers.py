@@ -313,6 +313,14 @@ GOOD: dict[str, dict[str, Any]] = {
         "stationarity": kinds.POSITIVE(0.1),
     },
     "solvers.nonconvex.certify.plan": _asked(_WELSCH),
+    "solvers.nonconvex.optimal_smoothing.plan": {
+        **_asked(_WELSCH),
+        "budget": _PURE(BUDGET),
+        "initial_gap": kinds.POSITIVE(1.0),
+        "smoothing": kinds.CHOICE("ball"),
+        "draws": kinds.COUNT(2),
+        "most_points": kinds.COUNT_FROM_TWO(100),
+    },
     "solvers.nonconvex.hessian_escape.plan": {
         **_asked(_WELSCH),
         "initial_gap": kinds.POSITIVE(1.0),

@@ -57,6 +57,10 @@ def dots(
     require_shape(model, params)
     matrix = model.outputs is not None
     if not is_sparse(rows):
+        if not matrix and rows.features.shape[1] == 1:
+            # In this order a batch of points leads the margins, as all that follows has it: no transposition.
+            found = lax.dot_general(params, rows.features[:, 0], (((0,), (1,)), ((), ())), FULL)
+            return found[:, None]
         form = "umd,dk->umk" if matrix else "umd,d->um"
         return jnp.einsum(form, rows.features, params, precision=FULL)
     # A weight of zero stands at place ``dim`` for entries that do not count.

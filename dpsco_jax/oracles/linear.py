@@ -19,11 +19,11 @@ Formal guarantee: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
-at a time, and added up in two parts; one-hot rows are scattered as integers (``dpsco_jax._compensated``): the
-bound survives the summation, as docs/theory/sums.md proves.
+at a time, or of 64 who have one item each, and added up in two parts; one-hot rows are scattered as integers
+(``dpsco_jax._compensated``): the bound survives the summation, as docs/theory/sums.md proves.
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
-number per user and one row for eight of them where users have one item. ``prepare`` copies dense features
+number per user and one row for 64 of them where users have one item. ``prepare`` copies dense features
 once, outside of the loop.
 """
 
@@ -59,8 +59,8 @@ from dpsco_jax.problems.users import UserData, items_per_user
 
 # Pays for the roundings around the clip factor; the factor itself pays for the norm's.
 HEAD_ROOM = 1.0 - 2.0**-20
-# Users whose matrices one product adds up: to add matrices without error costs more than to build them.
-MATRIX_GROUP = 64
+# Users of one item whom one product adds up: to add its results without error costs more than the product.
+ROW_GROUP = 64
 
 
 class _LocalColumns(NamedTuple):
@@ -214,9 +214,19 @@ def clipped_gradient_sum(
             if not _linear_rows.is_sparse(rows):
                 if axes:
                     return _compensated.over_groups(
-                        _outer_products, scales, rows.features, group=MATRIX_GROUP
+                        _outer_products, scales, rows.features, group=ROW_GROUP
                     )
-                return _compensated.weighted(scales, rows.features[:, 0])
+                # A CPU would else compute the scales of many runs once more, in the order of the product.
+                once = lax.platform_dependent(
+                    scales, cpu=lax.optimization_barrier, default=lambda x: x
+                )
+                return _compensated.over_groups(
+                    _weighted,
+                    once,
+                    rows.features[:, 0],
+                    group=ROW_GROUP,
+                    adding=_compensated.over_halves,
+                )
             columns = rows.features[:, 0]
             values = jnp.broadcast_to(scales[:, None], (*columns.shape, *scales.shape[1:]))
             return _compensated.scattered(values, columns, dim, most)
@@ -229,8 +239,8 @@ def clipped_gradient_sum(
             product = min(_ghost_norms.group(items), whole)
             rounding = _ghost_norms.rounding(product, items)
             room = _compensated.room(rows_added, product, group_rounding=rounding)
-        elif axes and items == 1 and not _linear_rows.is_sparse(data):
-            product = max(_compensated.GROUP, min(MATRIX_GROUP, rows_added, whole))
+        elif items == 1 and not _linear_rows.is_sparse(data):
+            product = max(_compensated.GROUP, min(ROW_GROUP, rows_added, whole))
             room = _compensated.room(rows_added, whole, group=product)
         else:
             room = _compensated.room(rows_added, whole)
@@ -273,6 +283,10 @@ def _outer_products(scales: Array, rows: Array) -> Array:
     """
     flat = [x.reshape(-1, x.shape[-1]) for x in (scales, rows)]
     return lax.optimization_barrier(jnp.einsum("nk,nd->kd", *flat, precision=FULL)).T
+
+
+def _weighted(scales: Float[Array, "users"], rows: Float[Array, "users dim"]) -> Array:
+    return lax.dot_general(scales, rows, (((0,), (0,)), ((), ())), FULL)
 
 
 def _norm_bounds(rows: Float[Array, "rows dim"], typical: float) -> Array:

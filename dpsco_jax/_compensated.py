@@ -154,24 +154,20 @@ def over_rows(terms: Any) -> Any:
 
 
 def over_halves(terms: Array) -> Split:
-    """``over_rows`` of one array, for a CPU in which many runs at once do not fit the cache row by row.
+    """``over_rows`` of one array, for a CPU whose cache does not hold the rows of many runs at once.
 
     The second half is added to the first until one row is left: a few passes, and no loop.
     """
-
-    def by_halves(leaf: Array) -> Split:
-        total = Split(leaf, jnp.zeros_like(leaf))
-        while (count := len(total.high)) > 1:
-            half = count // 2
-            first, second, last = (
-                Split(*(part[at] for part in total))
-                for at in (slice(half), slice(half, 2 * half), slice(2 * half, None))
-            )
-            both = _plus(first, second)
-            total = Split(*(jnp.concatenate(x) for x in zip(both, last, strict=True)))
-        return Split(*(part[0] for part in total))
-
-    return lax.platform_dependent(terms, cpu=by_halves, default=over_rows)
+    total = Split(terms, jnp.zeros_like(terms))
+    while (count := len(total.high)) > 1:
+        half = count // 2
+        first, second, last = (
+            Split(*(part[at] for part in total))
+            for at in (slice(half), slice(half, 2 * half), slice(2 * half, None))
+        )
+        both = _plus(first, second)
+        total = Split(*(jnp.concatenate(x) for x in zip(both, last, strict=True)))
+    return Split(*(part[0] for part in total))
 
 
 def weighted(weights: Float[Array, "rows *outputs"], rows: Float[Array, "rows *dim"]) -> Split:

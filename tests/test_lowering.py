@@ -4,6 +4,7 @@ Lowering is what ``jax.export`` does for a platform that is not there; it traces
 alone, and says what its kernels do not know. Calls of Python functions it refuses by itself.
 """
 
+import dataclasses
 import re
 
 import jax
@@ -11,11 +12,15 @@ import jax.numpy as jnp
 import pytest
 from jax import export
 
-from dpsco_jax import transforms
+from dpsco_jax import Budget, Problem, transforms
 from dpsco_jax.geometry import clipping
 from dpsco_jax.mechanisms import additive
 from dpsco_jax.mechanisms.concentrated import concentrated_mean
 from dpsco_jax.oracles import ghost, resque, sampling
+from dpsco_jax.problems import losses
+from dpsco_jax.problems.objective import Example
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers.user_level import sgd
 from tests.solvers.private_table import ROWS
 
 PLATFORMS = ("cuda", "tpu")
@@ -69,6 +74,34 @@ def test_what_is_forbidden_would_be_seen():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_parts_are_lowered_for_accelerators(name):
     _check(_lowered(PROGRAMS[name], ROW))
+
+
+def test_elsewhere_than_on_a_cpu_a_step_takes_its_users_in_one_chunk(monkeypatch):
+    """The loops of a program for a GPU, whose plan was made beside one; a size that is given stays."""
+
+    def loops_of_chunks(items, **settings):
+        objective = losses.logistic(1.0)
+        problem = Problem(objective, num_users=600, dim=3, items_per_user=items, distance=1.0)
+        plan = sgd.plan(problem, Budget(1.0, 1e-6), num_steps=2, sampling="full", **settings)
+        data = UserData(Example(jnp.ones((600, items, 3)), jnp.ones((600, items))))
+
+        def run(rows):
+            return sgd.solve(_key(), plan, objective, rows, jnp.zeros(3)).params
+
+        text = export.export(jax.jit(run), platforms=["cuda"])(data).mlir_module()
+        # A chunk of 64 users is cut from all of them by a slice that begins where the loop is.
+        return plan.mean.chunk_size, f"{64}x{items}x3xf32" in text
+
+    assert loops_of_chunks(2) == (64, True)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert loops_of_chunks(2) == (600, False)
+    assert loops_of_chunks(2, chunk_size=64) == (64, True)
+    wide = Problem(losses.logistic(1.0), num_users=10**5, dim=2**16, items_per_user=4, distance=1.0)
+    settings = {"num_steps": 2, "sampling": "full"}
+    assert sgd.plan(wide, Budget(1.0, 1e-6), **settings).mean.chunk_size == 2**8
+    any_loss = wide.objective._replace(linear_model=None)
+    unknown = dataclasses.replace(wide, objective=any_loss)
+    assert sgd.plan(unknown, Budget(1.0, 1e-6), **settings).mean.chunk_size == 64
 
 
 @pytest.mark.slow

@@ -57,12 +57,18 @@ def dots(
     require_shape(model, params)
     matrix = model.outputs is not None
     if not is_sparse(rows):
-        if not matrix and rows.features.shape[1] == 1:
-            # In this order a batch of points leads the margins, as all that follows has it: no transposition.
-            found = lax.dot_general(params, rows.features[:, 0], (((0,), (1,)), ((), ())), FULL)
-            return found[:, None]
         form = "umd,dk->umk" if matrix else "umd,d->um"
-        return jnp.einsum(form, rows.features, params, precision=FULL)
+
+        def product(features: Array, point: Array) -> Array:
+            return jnp.einsum(form, features, point, precision=FULL)
+
+        def transposed(features: Array, point: Array) -> Array:
+            # Of a batch of points the margins of one point are together: what follows reads them so.
+            return lax.dot_general(point, features[:, 0], (((0,), (1,)), ((), ())), FULL)[:, None]
+
+        if matrix or rows.features.shape[1] > 1:
+            return product(rows.features, params)
+        return lax.platform_dependent(rows.features, params, cpu=transposed, default=product)
     # A weight of zero stands at place ``dim`` for entries that do not count.
     padded = jnp.append(params, jnp.zeros((1, *params.shape[1:]), params.dtype), axis=0)
     named = padded.at[rows.features].get(mode="promise_in_bounds")

@@ -19,12 +19,12 @@ Formal guarantee: each user's term is a function of the user's
 items and the point, has norm at most ``clip_norm``, and is zero where the user's gradient is not finite.
 Coefficients are divided by the user's largest before anything is summed, and features are bounded, so no
 intermediate result overflows. Products are formed in full float32 (never TF32 or bfloat16), of eight users
-at a time, or of 64 who have one item each, and added up in two parts; one-hot rows are scattered as integers
-(``dpsco_jax._compensated``): the bound survives the summation, as docs/theory/sums.md proves.
+at a time, or of 64 who have one item each on a CPU, and added up in two parts; one-hot rows are scattered as
+integers (``dpsco_jax._compensated``): the bound survives the summation, as docs/theory/sums.md proves.
 
 Cost: two reads of the features of the users in the sample. Memory of users × dim for one chunk, or of one
-number per user and one row for 64 of them where users have one item. ``prepare`` copies dense features
-once, outside of the loop.
+number per user and one row for eight of them, or more, where users have one item. ``prepare`` copies dense
+features once, outside of the loop.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ from dpsco_jax.problems.users import UserData, items_per_user
 
 # Pays for the roundings around the clip factor; the factor itself pays for the norm's.
 HEAD_ROOM = 1.0 - 2.0**-20
-# Users of one item whom one product adds up: to add its results without error costs more than the product.
+# Users of one item whom one product adds up at most: to add its results without error costs more than it.
 ROW_GROUP = 64
 
 
@@ -216,16 +216,8 @@ def clipped_gradient_sum(
                     return _compensated.over_groups(
                         _outer_products, scales, rows.features, group=ROW_GROUP
                     )
-                # A CPU would else compute the scales of many runs once more, in the order of the product.
-                once = lax.platform_dependent(
-                    scales, cpu=lax.optimization_barrier, default=lambda x: x
-                )
-                return _compensated.over_groups(
-                    _weighted,
-                    once,
-                    rows.features[:, 0],
-                    group=ROW_GROUP,
-                    adding=_compensated.over_halves,
+                return lax.platform_dependent(
+                    scales, rows.features[:, 0], cpu=_weighted, default=_compensated.weighted
                 )
             columns = rows.features[:, 0]
             values = jnp.broadcast_to(scales[:, None], (*columns.shape, *scales.shape[1:]))
@@ -241,7 +233,8 @@ def clipped_gradient_sum(
             room = _compensated.room(rows_added, product, group_rounding=rounding)
         elif items == 1 and not _linear_rows.is_sparse(data):
             product = max(_compensated.GROUP, min(ROW_GROUP, rows_added, whole))
-            room = _compensated.room(rows_added, whole, group=product)
+            # Elsewhere than on a CPU groups of vectors are smaller, and are more.
+            room = _compensated.room(rows_added, whole, group_rounding=product**2)
         else:
             room = _compensated.room(rows_added, whole)
         most = clip_norm / entry
@@ -285,8 +278,17 @@ def _outer_products(scales: Array, rows: Array) -> Array:
     return lax.optimization_barrier(jnp.einsum("nk,nd->kd", *flat, precision=FULL)).T
 
 
-def _weighted(scales: Float[Array, "users"], rows: Float[Array, "users dim"]) -> Array:
-    return lax.dot_general(scales, rows, (((0,), (0,)), ((), ())), FULL)
+def _weighted(scales: Array, rows: Array) -> _compensated.Split:
+    """``_compensated.weighted`` for a CPU, where many runs at once pay for every group that is added up."""
+
+    def product(some: Array, of_rows: Array) -> Array:
+        return lax.dot_general(some, of_rows, (((0,), (0,)), ((), ())), FULL)
+
+    # Without the barrier the scales of many runs are computed in the order that the product reads them in.
+    once = lax.optimization_barrier(scales)
+    return _compensated.over_groups(
+        product, once, rows, group=ROW_GROUP, adding=_compensated.over_halves
+    )
 
 
 def _norm_bounds(rows: Float[Array, "rows dim"], typical: float) -> Array:

@@ -9,6 +9,7 @@ apart.
 
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -23,6 +24,11 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _costs, _planning
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.work import Work
+
+# What plans declare: of users whose gradients are held at once a CPU's cache has room for about so many.
+_CPU_CHUNK = 64
+# Of a linear model elsewhere: numbers of a chunk's rows, 268 MB in float32.
+_CHUNK_NUMBERS = 2**26
 
 _Arguments = ParamSpec("_Arguments")
 _Plan = TypeVar("_Plan", bound="MadeFor")
@@ -196,10 +202,14 @@ def remembers(
     ``least_users``, the fewest for which the solver is made, ``_planning.require_request`` looks at problem
     and budget; ``pure`` says whether δ = 0 will do. ``convex`` says whether the bound on the excess risk is
     proven for convex losses only: of a loss that says that it is not convex, none is stated then.
+
+    A ``chunk_size`` that is left out and has a default of 64 is the one that suits the backend of JAX.
     """
 
     def decorated(plan: Any) -> Any:
         bound = _argument_kinds.binder(plan)
+        declared = inspect.signature(plan).parameters.get("chunk_size")
+        by_backend = declared is not None and declared.default == _CPU_CHUNK
 
         @functools.wraps(plan)
         def planned(*given: Any, **named: Any) -> Any:
@@ -207,9 +217,11 @@ def remembers(
             if least_users is not None:
                 asked = call.arguments["problem"], call.arguments["budget"]
                 _planning.require_request(*asked, least_users=least_users, pure=pure)
+            problem = call.arguments["problem"]
+            if by_backend:
+                call.arguments.setdefault("chunk_size", _chunk_size(problem))
             made = plan(*call.args, **call.kwargs)
             _require_affordable(made)
-            problem = call.arguments["problem"]
             changes: dict[str, Any] = {
                 "made_for": Made(_constants(problem.objective), _item(problem))
             }
@@ -221,6 +233,19 @@ def remembers(
         return planned
 
     return decorated
+
+
+def _chunk_size(problem: Any) -> int:
+    """Users of a chunk where nobody says how many: from public sizes, and the backend that JAX would take.
+
+    An accelerator takes a linear model's users at once if their rows have at most 2^26 numbers. What another
+    loss needs for the gradient of a user is not known.
+    """
+    linear = isinstance(problem, Problem) and problem.objective.linear_model is not None
+    if jax.default_backend() == "cpu" or not linear:
+        return _CPU_CHUNK
+    fitting = _CHUNK_NUMBERS // (problem.dim * problem.items_per_user)
+    return max(_CPU_CHUNK, min(problem.num_users, fitting))
 
 
 def _require_affordable(plan: Any) -> None:

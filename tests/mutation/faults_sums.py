@@ -37,7 +37,7 @@ FAULTS = (
     Fault("samples: ties of who does not count, and no others", _SAMPLING, "& (places[1:] < size)", "& (places[1:] >= size)", _LAWS),
     Fault("sums: draws with replacement count as users", "oracles/chunks.py", "    return len(sample.indices)\n", "    return jax.tree.leaves(data)[0].shape[0]\n", _TESTS),
     Fault("sums: room for one group", _SUMS, "own = (4 * own_group", "own = (2 * own_group", _TESTS),
-    Fault("sums: products of 64 users pay for eight", "oracles/linear.py", "room = _compensated.room(rows_added, whole, group=product)", "room = _compensated.room(rows_added, whole)", _TESTS),
+    Fault("sums: products of 64 users pay for eight", "oracles/linear.py", "room = _compensated.room(rows_added, whole, group_rounding=product**2)", "room = _compensated.room(rows_added, whole)", _TESTS),
     Fault("sums: by halves the rest of an odd number is dropped", _SUMS, "slice(2 * half, None))", "slice(2 * half, 2 * half))", _TESTS),
     Fault("sums: by halves rests are added alone", _SUMS, "both = _plus(first, second)", "both = Split(first.high + second.high, first.low + second.low)", _TESTS),
     Fault("ghost norms: items may cancel all but nothing", _GHOST, "return jnp.maximum(root, longest / _LONGEST)", "return root", _GHOSTS),

@@ -197,8 +197,8 @@ def over_groups(
         total = product(*arrays)
         return Split(total, jnp.zeros_like(total))
     grouped = [x[:whole].reshape(-1, group, *x.shape[1:]) for x in arrays]
-    total = adding(jax.vmap(product)(*grouped))
-    return add(total, product(*(x[whole:] for x in arrays))) if whole < count else total
+    summed = adding(jax.vmap(product)(*grouped))
+    return add(summed, product(*(x[whole:] for x in arrays))) if whole < count else summed
 
 
 def scattered(

@@ -10,11 +10,12 @@ start (the origin), a distance R to a minimizer and the least value over the bal
 - ``selection``: bumps of slope 1 around k points of a packing, a user's bump i is there unless coin i shows
   one. The population's risk at the centre of a bump is that of choosing its coin, so whoever minimizes losses
   that are not convex selects among k = 2^Θ(d) coins: risk Ω(√(log(k)/n)), private or not.
+- ``low_switching_adversary``: one vector of fair coins for each epoch of a stream of experts' losses.
 - ``regression_instances`` has means over rows.
 
 Source: Nemirovski and Yudin 1983; Nemirovski 1994 (parallel complexity); Bubeck, Jiang, Lee, Li and
 Sidford 2019, Complexity of highly parallel non-smooth convex optimization (chains of this kind). T, Theorems
-6.4.9 to 6.4.11 (selection).
+6.4.9 to 6.4.11 (selection) and 13.4.2 (epochs).
 
 Formal guarantee: f ≥ optimum - gap on B(R), and the minimizer attains the optimum. Proof of the gap: any
 weights p in the simplex give f(x) ≥ <Aᵀp, x> + <p, b> ≥ <p, b> - R‖Aᵀp‖ on B(R). The weights are those of
@@ -33,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 import scipy.sparse
+import scipy.special
 from jaxtyping import Array, ArrayLike, Float, Key
 
 from dpsco_jax._checks import (
@@ -46,7 +48,7 @@ from dpsco_jax._checks import (
     require_real,
 )
 from dpsco_jax.geometry.domains import ball
-from dpsco_jax.problems import _proofs
+from dpsco_jax.problems import _proofs, streams
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 
@@ -264,6 +266,63 @@ def argmax_probabilities(means: Float[Array, "m"], stddev: ArrayLike) -> Float[A
     log_others = jnp.sum(log_below, axis=1, keepdims=True) - log_below
     densities = jnp.sum(jnp.exp(log_others - 0.5 * away**2), axis=0)
     return densities / jnp.sum(densities)
+
+
+class LowSwitching(NamedTuple):
+    """A stream of losses on which whoever moves rarely loses.
+
+    Attributes:
+        losses: ``losses(t) -> [dim]``, the same for all rounds of an epoch.
+        num_epochs: E; the last one may be longer than it is.
+        length: rounds of an epoch.
+        advantage: by how much the best expert is expected to be below half of the rounds: about length·√E·E
+            max of d normals / 2, for E so large that sums of coins are normal.
+    """
+
+    losses: Callable[[Any], Any]
+    num_epochs: int
+    length: int
+    advantage: float
+
+
+def low_switching_adversary(
+    key: Key[Array, ""], num_rounds: int, dim: int, epsilon: float
+) -> LowSwitching:
+    """The stream of the lower bound for private algorithms that switch rarely (T, Theorem 13.4.2).
+
+    E = ⌈(Tε)^(4/3)⌉ epochs of ⌊T/E⌋ rounds. Any ε²-zCDP algorithm that keeps its point or draws a fresh one
+    is claimed to have regret of the order of √T + T^(1/3)/ε^(2/3) on it; see docs/corrections.md, C13-9 and
+    C13-10. ``streams.repeated`` has epochs of any length, such as that of the batches of an algorithm.
+
+    Args:
+        key: of the coins.
+        num_rounds: T.
+        dim: d ≥ 2.
+        epsilon: ε > 0, at most about T^(-1/4), so that epochs have a round or more.
+
+    Example:
+        >>> import jax
+        >>> from dpsco_jax.problems import hard_instances
+        >>> made = hard_instances.low_switching_adversary(jax.random.key(0), 10**6, 10, 1e-3)
+        >>> made.num_epochs, made.length
+        (10000, 100)
+    """
+    require_key(key)
+    require_each(require_count, num_rounds=num_rounds, dim=dim)
+    require(dim >= 2, "dim", dim, "at least 2")
+    epsilon = require_real("epsilon", epsilon, 0.0)
+    # A power that is whole but for rounding is that number.
+    epochs = max(1, math.ceil((num_rounds * epsilon) ** (4.0 / 3.0) * (1.0 - 1e-12)))
+    most = num_rounds**-0.25
+    require(
+        epochs <= num_rounds, "epsilon", epsilon, f"at most about num_rounds^(-1/4) = {most:.4g}"
+    )
+    length = num_rounds // epochs
+    grid = np.linspace(-10.0, 10.0, 20_001)
+    below = scipy.special.ndtr(grid) ** dim
+    largest = float(np.sum(0.5 * (grid[1:] + grid[:-1]) * np.diff(below)))
+    advantage = 0.5 * largest * length * math.sqrt(epochs)
+    return LowSwitching(streams.repeated(key, dim, length), epochs, length, advantage)
 
 
 def solve_linear_program(cost: Any, constraints: Any, limits: Any, free: int) -> Any:

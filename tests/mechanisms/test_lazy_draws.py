@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpsco_jax.mechanisms import _draws
 from dpsco_jax.mechanisms.lazy_draws import lazy_draw
 
 
@@ -27,6 +28,14 @@ def test_a_point_is_kept_with_its_probability_and_else_drawn(exponent):
     assert np.all((new >= 0) & (new < 1))
     # The draw has nothing to do with the coin.
     assert abs(new.mean() - 0.5) < 4 * np.sqrt(1 / 12 / len(new))
+
+
+def test_coin_and_draw_have_keys_of_their_own():
+    """A draw of the law of the coin: by the key of the coin it would always be below the exponent."""
+    law = lambda key: _draws.exponential(key, (), jnp.float32)  # noqa: E731
+    run = jax.vmap(lambda key: lazy_draw(key, jnp.float32(7.0), 0.5, law))
+    found = run(jax.random.split(jax.random.key(0), 4000))
+    assert 0.3 < np.mean(np.asarray(found.point)[np.asarray(found.fresh)] < 0.5) < 0.5
 
 
 def test_the_ends():

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpsco_jax.problems import streams
+from dpsco_jax.problems import hard_instances, streams
 
 
 def table(losses, rounds):
@@ -42,3 +42,17 @@ def test_rows_are_those_of_the_table_and_another_compiles_nothing():
         rows = scale * jnp.arange(12.0).reshape(6, 2)
         np.testing.assert_array_equal(run(streams.rows(rows)), rows[3])
     assert run._cache_size() == 1
+
+
+def test_the_adversary_of_rare_switches_has_the_epochs_of_the_theorem():
+    made = hard_instances.low_switching_adversary(jax.random.key(0), 10**6, 20, 1e-3)
+    assert (made.num_epochs, made.length) == (10**4, 100)
+    assert made.num_epochs == round((1e6 * 1e-3) ** (4 / 3))
+    found = table(made.losses, 300)
+    assert np.all(found[:100] == found[0])
+    assert np.any(found[100] != found[0])
+    # The best of 20 experts on 200 streams, of epochs that are drawn once each.
+    epochs = np.random.default_rng(0).integers(0, 2, (200, 1000, 20))
+    below = (500 - epochs.sum(axis=1).min(axis=1)) * 100 * np.sqrt(10.0)
+    error = below.std() / np.sqrt(200)
+    assert abs(below.mean() - made.advantage) < 4 * error

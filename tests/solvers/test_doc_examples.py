@@ -34,7 +34,7 @@ FILES += [
     *("dpsco_jax.problems.stored", "dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed"),
     *("dpsco_jax.geometry.lasry_lions", "dpsco_jax.geometry.subspaces"),
     *("dpsco_jax.problems.fixtures", "dpsco_jax.problems.nonconvex_losses"),
-    *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.uniform_convergence"),
+    *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.online", "dpsco_jax.rates.uniform_convergence"),
     *("dpsco_jax.problems.streams", "dpsco_jax.privacy.online"),
     "dpsco_jax.transforms.project_subspace",
 ]
@@ -50,7 +50,7 @@ SHORT = {
     *("sampling.zeroth_order", "user_level.item_sampled_sgd"),
     *("user_level.sampling_choice", "user_level.sgd", "dpsco_jax.problems.stored"),
     *("dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed", "dpsco_jax.geometry.subspaces"),
-    *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.uniform_convergence"),
+    *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.online", "dpsco_jax.rates.uniform_convergence"),
     "dpsco_jax.problems.nonconvex_losses",
 }
 

@@ -93,6 +93,22 @@ GOOD: dict[str, dict[str, Any]] = {
         **_ANY_MEASURE,
         **_STREAM,
     },
+    "rates.online.regret": {
+        "method": kinds.CHOICE("L2P, experts"),
+        "num_rounds": kinds.POSITIVE(1e4),
+        "epsilon": kinds.POSITIVE(0.5),
+        "dim": kinds.POSITIVE(10.0),
+    },
+    "rates.online.regret_exponent": {
+        "method": kinds.CHOICE("L2P, experts"),
+        "privacy_exponent": kinds.Kind("fraction >= 0", (0.5, -1, "1", None, True))(0),
+        "dim_exponent": kinds.Kind("fraction >= 0", (0.5, -1, "1", None, True))(0),
+    },
+    "problems.hard_instances.low_switching_adversary": {
+        "num_rounds": kinds.COUNT(10**6),
+        "dim": kinds.COUNT_FROM_TWO(4),
+        "epsilon": kinds.POSITIVE.also(1.0)(1e-3),
+    },
     "problems.streams.bernoulli": _MEANS,
     "problems.streams.drifting": {**_MEANS, "period": kinds.COUNT(10)},
     "problems.streams.repeated": {"dim": kinds.COUNT(3), "length": kinds.COUNT(10)},

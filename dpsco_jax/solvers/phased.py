@@ -1,8 +1,8 @@
 """Plans of phases as values: disjoint blocks of users in order, each run from where the one before has ended.
 
-What it computes: ``Phased`` holds the plans of the phases, of first-order runs or of phases again; ``solve``
-runs them, those of equal structure as turns of one compiled loop (``_sequence``). Once a phase has not ended
-well nothing moves any more.
+What it computes: ``Phased`` holds the plans of the phases, of first-order runs, of copies of these, or of
+phases again; ``solve`` runs them, first-order runs of equal structure as turns of one compiled loop
+(``_sequence``). Once a phase has not ended well nothing moves any more.
 
 Source: Feldman, Koren and Talwar 2020, section 5.1; thesis, Algorithms 30, 31 and 33.
 
@@ -36,7 +36,15 @@ from dpsco_jax import _checks, _sharding
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
-from dpsco_jax.solvers import _arguments, _plan_base, _planning, _sequence, first_order, plans
+from dpsco_jax.solvers import (
+    _arguments,
+    _plan_base,
+    _planning,
+    _sequence,
+    copies,
+    first_order,
+    plans,
+)
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution
 
@@ -50,7 +58,7 @@ class Phased(_sequence.OnBlocks, _plan_base.ByName):
     Attributes:
         title: of the solver that planned it.
         num_users: n, of all phases; users beyond those of the phases are not touched.
-        parts: a ``first_order.FirstOrder`` each, or a ``Phased`` each.
+        parts: a ``first_order.FirstOrder`` each, a ``copies.Copies`` each, or a ``Phased`` each.
         epsilon: ε of the budget, of each phase and so of all.
         delta: δ of the budget, of each phase and so of all.
         excess_bound: proven bound on the expected excess risk, ``inf`` where none applies.
@@ -117,14 +125,19 @@ def solve(
     """
     _arguments.require_plan(Phased, plan)
     kinds = {type(part) for part in plan.parts}
-    wanted = "one or more plans of first-order runs, or one or more of phases"
-    good = kinds in ({first_order.FirstOrder}, {Phased})
+    wanted = "one or more plans of first-order runs, of copies of these, or of phases"
+    ways: dict[type, Callable[..., Solution]] = {
+        first_order.FirstOrder: first_order.solve,
+        copies.Copies: copies.solve,
+        Phased: solve,
+    }
+    good = len(kinds) == 1 and kinds <= ways.keys()
     _checks.require(good, "plan.parts", sorted(kind.__name__ for kind in kinds), wanted)
     _arguments.require_run(Phased, key, plan, objective, data, params, trace)
-    nested = isinstance(plan.parts[0], Phased)
-    solver = functools.partial(solve if nested else first_order.solve, trace=trace)
+    (kind,) = kinds
+    solver = functools.partial(ways[kind], trace=trace)
     # A turn has no trace.
-    turns = None if nested or trace is not None else first_order.TURNS
+    turns = first_order.TURNS if kind is first_order.FirstOrder and trace is None else None
     unlike = plan.most_unlike
     return _sequence.run(
         key, plan.parts, solver, objective, data, params, turns=turns, most_unlike=unlike

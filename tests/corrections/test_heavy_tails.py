@@ -12,15 +12,17 @@ from scipy import stats
 from dpsco_jax import Budget, Problem
 from dpsco_jax.geometry import domains
 from dpsco_jax.geometry.norms import clip_bias
-from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms import additive, robust_point
 from dpsco_jax.problems import fixtures, losses, nonconvex_losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.rates import heavy_tailed as rates
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.heavy_tailed import (
     clipped_gd,
     localized_clipped_sgd,
     phased_clipped_glm,
+    population_localize,
 )
 
 
@@ -32,6 +34,29 @@ def test_h1_the_dropped_mass_is_larger_than_printed():
         assert dropped <= moment**order / clip ** (order - 1)
         # The bias of a vector of this length is none.
         assert max(length - clip, 0.0) <= clip_bias(moment, order, clip, sharp=True)
+
+
+def test_h2_exact_phases_end_far_above_the_printed_bound():
+    slope, far = 2.0, 3.0
+    strength = slope / (16 * far)
+    point = far
+    for i in range(1, 7):
+        point -= slope / (strength * 32.0**i)
+    numbers = {"strength": strength, "num_phases": 6}
+    printed = rates.localization_bound(slope, 0.0, far, **numbers, printed=True)
+    assert slope * point > 15 * printed
+    assert slope * point <= rates.localization_bound(slope, 0.0, far, **numbers)
+
+
+def test_h3_the_agreed_point_is_farther_than_the_majority():
+    """51 points within 1 of the origin, most of them on a circle; 49 in three places, near two of them."""
+    angles = np.linspace(0.5, 2 * np.pi - 0.5, 51)
+    honest = np.stack([np.cos(angles), np.sin(angles)], 1)
+    honest[:2] = [[0.999, 0.0], [0.998, 0.0]]
+    others = np.array([[2.6, 0.0]] + 24 * [[2.6, 1.5]] + 24 * [[2.6, -1.5]])
+    points = np.concatenate([honest, others])
+    chosen = np.asarray(robust_point.aggregate_points(np.float32(points)))
+    assert 2.5 < np.linalg.norm(chosen) <= 3.0
 
 
 def test_h4_the_pull_s_term_is_in_the_mean_that_markov_multiplies():
@@ -109,6 +134,17 @@ def test_h17_at_distance_zero_nothing_expands():
     apart, first, second = fixtures.clip_noncontraction(1e-9)
     np.testing.assert_allclose(first, second, atol=3e-9)
     assert np.linalg.norm(apart) == 1e-9
+
+
+def test_h5_the_domain_does_not_enter_the_bound():
+    bounds = []
+    for domain in (domains.ball(1.0), domains.ball(100.0), domains.whole_space()):
+        problem = Problem(losses.absolute(1.0, domain), num_users=1000, dim=4, distance=0.5)
+        plan = population_localize.plan(
+            problem, Budget(1.0, 1e-6), moments=Moments(4.0, 1.0), num_steps=50, accountant="rdp"
+        )
+        bounds.append(plan.high_probability_bound)
+    np.testing.assert_allclose(bounds, bounds[0])
 
 
 NEARLY_FLAT = losses.huber(1.0, delta=1e3, domain=domains.ball(2.0))

@@ -6,6 +6,8 @@ _DESCENT = ("tests/solvers/test_clipped_gd.py",)
 _STEP = ("tests/transforms/test_prox_step.py",)
 _CUT = ("tests/geometry/test_two_balls.py",)
 
+_COPIES = ("tests/solvers/test_population_localize.py",)
+
 FAULTS = (
     Fault(
         "heavy tails: the noise of the paper is for C/n",
@@ -59,8 +61,43 @@ FAULTS = (
     Fault(
         "heavy tails: the noise is exceeded as often as it likes",
         "solvers/_schedules/clipped_descent.py",
-        "gap = (first * clip**2 + pull) / of_noise",
-        "gap = first * clip**2 + pull",
+        "gap = (each * slopes + pull) / of_noise",
+        "gap = each * slopes + pull",
+        _DESCENT,
+    ),
+    Fault(
+        "heavy tails: the mean of the copies in place of the agreed point",
+        "solvers/copies.py",
+        "robust_point.aggregate_points(flat)",
+        "jnp.mean(flat, axis=0)",
+        _COPIES,
+    ),
+    Fault(
+        "heavy tails: copies share users",
+        "solvers/copies.py",
+        "lambda leaf: leaf.reshape(copies, users, *leaf.shape[1:]), mine",
+        "lambda leaf: jnp.stack([leaf[:users]] * copies), mine",
+        _COPIES,
+    ),
+    Fault(
+        "heavy tails: as many copies as one likes",
+        "solvers/copies.py",
+        "_checks.require(copies <= most,",
+        "_checks.require(True,",
+        _COPIES,
+    ),
+    Fault(
+        "heavy tails: one copy of many is as near as all",
+        "solvers/heavy_tailed/_phases.py",
+        "answer._replace(distance=3 * answer.distance)",
+        "answer",
+        _COPIES,
+    ),
+    Fault(
+        "heavy tails: a phase forgets where the one before has ended",
+        "solvers/_schedules/clipped_descent.py",
+        "starts = [distance, *reached[:-1]]",
+        "starts = [distance, *[0.0 for _ in reached[:-1]]]",
         _DESCENT,
     ),
 )

@@ -44,7 +44,13 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
-from dpsco_jax.solvers.heavy_tailed import clipped_gd, localized_clipped_sgd, phased_clipped_glm
+from dpsco_jax.solvers.heavy_tailed import (
+    aggregate_erm,
+    clipped_gd,
+    localized_clipped_sgd,
+    phased_clipped_glm,
+    population_localize,
+)
 from dpsco_jax.solvers.item_level import (
     erm,
     langevin,
@@ -382,6 +388,12 @@ ROWS: tuple[Row, ...] = (
     # What tests cost, and what steps clipped to 11/8 of the clip could move, is not seen of a single user.
     _row("localized_clipped_sgd", localized_clipped_sgd, 14, num_phases=2, groups=2, step_size=1e-5,
         kind="drawn", share=0.6, above=1.5, float64=True, **HEAVY),
+    _row("aggregate_erm", aggregate_erm, 9, num_steps=3, num_copies=3, regularization=0.5, groups=3, **HEAVY),
+    # Copies of 8 and of 4 users; alone, phases of 16 and of 8.
+    _row("population_localize", population_localize, 24, num_steps=3, num_copies=2, num_phases=2, groups=4,
+        share=None, moments=HEAVY["moments"]),
+    _row("population_localize, alone", population_localize, 24, num_steps=3, num_phases=2, groups=2,
+        moments=Moments(math.inf, 1.0)),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     # Three periods of three steps, each step of users of its own.
     _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),

@@ -93,7 +93,7 @@ def test_the_mean_gap_is_below_its_bound(clip, share):
     gaps = gap(rows, points, 2.0)
     v = DIM * (2 * float(plan.noise_multiplier) / USERS) ** 2
     bias = np.linalg.norm(rows.mean(0) - clipped(rows, clip).mean(0))
-    bound = clipped_descent.descent(400, v) * clip**2 / LAMBDA
+    bound = clipped_descent.descent(400) * clip**2 * (1 + v) / LAMBDA
     bound += clipped_descent.pulled(400) * LAMBDA * 4 + bias**2 / LAMBDA
     error = gaps.std() / math.sqrt(len(gaps))
     assert share * bound <= gaps.mean() - 3 * error <= bound
@@ -106,12 +106,12 @@ def test_without_noise_and_clip_the_gap_falls_as_one_over_the_steps():
     for steps in (2, 8, 60):
         plan = quiet(planned(clip_norm=3.0, radius=1.0, num_steps=steps))
         found = solver()(jax.random.split(jax.random.key(0), 1), plan, rows)
-        bound = clipped_descent.descent(steps, 0.0) * 9 + clipped_descent.pulled(steps)
+        bound = clipped_descent.descent(steps) * 9 + clipped_descent.pulled(steps)
         assert 0 <= gap(rows, found, 1.0)[0] <= bound
     # The printed 7λr²/n + 32C²d/(λn²ρ) is for T >= n steps, where it is more.
     assert clipped_descent.pulled(USERS) < 7 / USERS
     v = 2 * DIM * USERS / USERS**2
-    assert clipped_descent.descent(USERS, v) < 32 * DIM / USERS**2 + 7 / USERS
+    assert clipped_descent.descent(USERS) * (1 + v) < 32 * DIM / USERS**2 + 7 / USERS
 
 
 def test_few_samples_exceed_the_bound():
@@ -204,9 +204,9 @@ def test_strengths_of_phases_have_the_least_bound():
 
 def test_the_sample_s_minimizer_is_near_the_population_s():
     """E‖y - x*‖² <= G_2²/(λ²m): of ½‖x - s‖² clipped to linear losses, the mean of m slopes over λ."""
-    answer = clipped_descent.in_the_mean(3.0, 1.5, 1.0, 100, 10**6, 0.0)
+    answer = clipped_descent.in_the_mean(Moments(math.inf, 3.0, 1.5, 1.0), 100, 10**6, 0.0, 3.0)
     stray = 1.5 / math.sqrt(100)
-    assert stray <= answer.distance <= stray + math.sqrt(2 * (4.1 * 9 + 1) / 10**6)
+    assert stray <= answer.distance <= stray + math.sqrt(2 * (4.1 * 1.03 + 1) / 10**6)
     rng = np.random.default_rng(0)
     means = rng.choice([-1.5, 1.5], (2000, 100)).mean(1)
     np.testing.assert_allclose(np.mean(means**2), stray**2, rtol=0.1)

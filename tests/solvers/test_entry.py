@@ -46,9 +46,7 @@ NO_DISTANCE = {
         "spider",
         "whitened_sgd",
     ),
-    "clipped_gd",
-    "localized_clipped_sgd",
-    "phased_clipped_glm",
+    *("aggregate_erm", "clipped_gd", "localized_clipped_sgd", "phased_clipped_glm"),
     *("resque_erm", "resque_erm_high_probability", "resque_prox"),
 }
 

@@ -4,11 +4,12 @@ What it computes: for F(x) = f(x) + (λ/2)·‖x - c‖² on K, of diameter at m
 convex losses, minimized by the T proximal steps of ``transforms.prox_step`` with the mean of gradients
 clipped to C and noise of standard deviation σ = C·s on each of d coordinates, v = d·s²:
 
-    E F(x̂) - min F <= (4/λ)·(T + 3H_T)/(T(T + 7))·C²(1 + v) + λr²(T + 2)/(T(T + 7)) + b²/λ,        H_T = Σ 1/t
+    E F(x̂) - min F <= (4/λ)·(T + 3H_T)/(T(T + 7))·(Λ² + vC²) + λr²(T + 2)/(T(T + 7)) + b²/λ,       H_T = Σ 1/t
 
-where b is the largest error of the mean of clipped gradients on K. T, Proposition 12.3.1 prints, for T >=
-max(m, m²ρ/d), 32C²d/(λm²ρ) + 7λr²/m + b²/λ. With E L_s^k <= G_k^k, E b <= ``clip_bias``; bounds that hold in
-most runs follow by Markov's inequality, with the failures that the file's functions are given.
+where Λ <= C is the largest norm of the mean of clipped gradients on K, E Λ² <= G_1² + G_2²/m, and b is the
+largest error of the mean of clipped gradients on K. T, Proposition 12.3.1 prints, for T >= max(m, m²ρ/d),
+32C²d/(λm²ρ) + 7λr²/m + b²/λ. With E L_s^k <= G_k^k, E b <= ``clip_bias``; bounds that hold in most runs
+follow by Markov's inequality, with the failures that the file's functions are given.
 
 For the minimizer x* of the population's F over X, the minimizer y of the sample's is within ‖∇f(x*) -
 E∇f(x*)‖/λ of it, of mean square G_2²/(λ²m) (T, Lemma 12.3.5 prints 90·G_2/(λ√m) in 19 of 20 runs; this is
@@ -50,11 +51,11 @@ class Answer(NamedTuple):
     gap: float
 
 
-def descent(num_steps: int, variance: float) -> float:
-    """λ/C² times the first term: (4/T)·(T + 3H_T)/(T + 7)·(1 + v)."""
+def descent(num_steps: int) -> float:
+    """λ/(Λ² + vC²) times the first term: (4/T)·(T + 3H_T)/(T + 7)."""
     harmonic = float(scipy.special.digamma(num_steps + 1) + np.euler_gamma)
     share = (num_steps + 3 * harmonic) / (num_steps + 7)
-    return 4 * share * (1 + variance) / num_steps
+    return 4 * share / num_steps
 
 
 def pulled(num_steps: int) -> float:
@@ -105,7 +106,7 @@ def in_most_runs(
     """
     bounded = moments.order == math.inf
     pull = pulled(num_steps) * (moments.first if radius is None else radius) ** 2
-    first = descent(num_steps, variance)
+    each, slope = descent(num_steps), _mean_square(moments, num_users)
     share = _SHARES[:, None]
     of_noise, of_sample = share * failure, _SHARES * failure if population else np.zeros(1)
     of_clip = failure - of_noise - of_sample
@@ -113,9 +114,14 @@ def in_most_runs(
         # What is cut off is then no matter of luck.
         of_noise, of_clip = failure - of_sample[None, :], np.ones((1, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
-        clip = _best_clip(moments, first / of_noise, of_clip) if clip_norm is None else clip_norm
+        clip = (
+            _best_clip(moments, each * variance / of_noise, of_clip)
+            if clip_norm is None
+            else clip_norm
+        )
         bias = _biases(moments, clip) / of_clip
-        gap = (first * clip**2 + pull) / of_noise + bias**2
+        slopes = np.minimum(slope, np.square(clip)) + variance * np.square(clip)
+        gap = (each * slopes + pull) / of_noise + bias**2
         stray = moments.second / np.sqrt(num_users * of_sample) if population else 0.0
         distance = np.where(of_clip > 0, np.sqrt(2 * gap) + stray, np.inf)
     shape = np.broadcast_shapes(np.shape(distance))
@@ -125,20 +131,48 @@ def in_most_runs(
 
 
 def in_the_mean(
-    clip_norm: float, second: float, first: float, num_users: int, num_steps: int, variance: float
+    moments: Moments,
+    num_users: int,
+    num_steps: int,
+    variance: float,
+    clip_norm: float,
+    radius: float | None = None,
 ) -> Answer:
     """The root mean square distance of losses that have no slope above C: nothing is clipped.
 
     Args:
-        clip_norm: C.
-        second: G_2.
-        first: G_1.
+        moments: bounds on the moments of slopes.
         num_users: m.
         num_steps: T.
         variance: v.
+        clip_norm: C.
+        radius: λr; G_1 if left out.
     """
-    gap = descent(num_steps, variance) * clip_norm**2 + pulled(num_steps) * first**2
-    return Answer(clip_norm, math.sqrt(2 * gap) + second / math.sqrt(num_users), gap)
+    slopes = min(_mean_square(moments, num_users), clip_norm**2) + variance * clip_norm**2
+    gap = descent(num_steps) * slopes
+    gap += pulled(num_steps) * (moments.first if radius is None else radius) ** 2
+    return Answer(clip_norm, math.sqrt(2 * gap) + moments.second / math.sqrt(num_users), gap)
+
+
+def typical(moments: Moments, num_users: int, noise: float) -> Answer:
+    """What is to be expected rather than proven: deviations of noise and sample, and the clip's bias.
+
+    The C of the least C·noise + bias(C), for settings that are to work in practice: nothing is proven of the
+    distance. Worst cases cost a factor of some √T more: subgradients that turn at every step.
+
+    Args:
+        moments: bounds on the moments of slopes.
+        num_users: m.
+        noise: the deviation of the average of all T noises, all coordinates, over C.
+    """
+    if moments.order == math.inf:
+        clip = moments.highest
+    else:
+        k = moments.order
+        one = clip_bias(moments.highest, k, moments.highest, sharp=True) / moments.highest
+        clip = moments.highest * math.exp(math.log((k - 1) * one / noise) / k)
+    distance = clip * noise + float(_biases(moments, clip)) + moments.second / math.sqrt(num_users)
+    return Answer(clip, distance, math.nan)
 
 
 def share_that_may_fail(copies: int, failure: float) -> float:
@@ -181,27 +215,46 @@ def localized(
     return min((_grown(distances, first, distance, strength, g) for g in growths), key=_bound)
 
 
+def bound_of(
+    strengths: tuple[float, ...], distances: list[float], first: float, distance: float
+) -> float:
+    """G_1·a_I/λ_I + (λ_1/2)·D² + Σ_{i>=2} (λ_i/2)·(a_{i-1}/λ_{i-1})², of any strengths.
+
+    Args:
+        strengths: λ_1, ..., λ_I.
+        distances: a_1, ..., a_I.
+        first: G_1.
+        distance: D.
+    """
+    reached = [a / each for a, each in zip(distances, strengths, strict=True)]
+    starts = [distance, *reached[:-1]]
+    moved = [each / 2 * far**2 for each, far in zip(strengths, starts, strict=True)]
+    return first * reached[-1] + math.fsum(moved)
+
+
 def _grown(
     distances: list[float], first: float, distance: float, strength: float | None, growth: float
 ) -> Localized:
-    phases = len(distances)
-    logs = np.arange(1, phases + 1) * math.log(growth)
-    a = np.array(distances)
-    # λ_i/(2λ_{i-1}²) = g^{2 - i}/(2λ).
-    handed = math.fsum(np.exp(2 * math.log(growth) - logs[1:]) * a[:-1] ** 2 / 2)
-    total = first * a[-1] * math.exp(-logs[-1]) + handed
+    logs = np.arange(1, len(distances) + 1) * math.log(growth)
     if strength is None:
+        # S is the bound at λ = 1 and D = 0.
+        total = bound_of(tuple(np.exp(logs)), distances, first, 0.0)
         strength = math.sqrt(2 * total / growth) / distance
     strengths = tuple(float(x) for x in np.exp(math.log(strength) + logs))
-    return Localized(strengths, total / strength + growth * strength * distance**2 / 2)
+    return Localized(strengths, bound_of(strengths, distances, first, distance))
 
 
 def _bound(found: Localized) -> float:
     return found.bound
 
 
+def _mean_square(moments: Moments, num_users: int) -> float:
+    """Of the mean of m slopes: G_1² + G_2²/m."""
+    return moments.first**2 + moments.second**2 / num_users
+
+
 def _best_clip(moments: Moments, square: np.ndarray, of_clip: np.ndarray) -> np.ndarray:
-    """The C of the least square·C² + (bias(C)/q)²: C^{2k} = (k - 1)·(bias(1)/q)²/square."""
+    """The C of the least square·C² + (bias(C)/q)²: C^{2k} = (k - 1)·(C^{k-1}·bias(C)/q)²/square."""
     if moments.order == math.inf:
         return np.array([[moments.highest]])
     k = moments.order

@@ -128,8 +128,9 @@ def plan(
     objective = problem.objective
     covered = not objective.ridge and objective.loss_strong_convexity >= 0
     always = moments.order == math.inf and found.clip_norm >= moments.highest
-    gap = clipped_descent.descent(num_steps, variance) * found.clip_norm**2
-    gap += clipped_descent.pulled(num_steps) * (radius * regularization) ** 2
+    mean_gap = clipped_descent.in_the_mean(
+        moments, users, num_steps, variance, found.clip_norm, radius * regularization
+    ).gap
     return FirstOrder(
         title="clipped gradient descent, pulled to its start",
         dim=dim,
@@ -138,7 +139,7 @@ def plan(
         pull=None,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        excess_bound=gap / regularization if covered and always else math.inf,
+        excess_bound=mean_gap / regularization if covered and always else math.inf,
         details={
             "failure": failure,
             "gap_bound": found.gap / regularization if covered else math.inf,

@@ -82,7 +82,7 @@ def _path(solver: Any) -> str:
     home = solver.solve.__module__
     shared = tuple(
         f"dpsco_jax.solvers.{name}"
-        for name in ("first_order", "phased", "sampling.exponential_mechanism")
+        for name in ("copies", "first_order", "phased", "sampling.exponential_mechanism")
     )
     home = home if home in shared else solver.__name__
     return home.removeprefix("dpsco_jax.") + ".solve"

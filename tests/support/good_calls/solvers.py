@@ -98,10 +98,12 @@ _HEAVY = {
     "regularization": kinds.POSITIVE(0.5),
     "radius": kinds.POSITIVE.but(None)(1.0),
     "failure": kinds.OPEN_PROBABILITY,
+    "strength": kinds.POSITIVE.but(None)(0.5),
+    "num_copies": kinds.COUNT.but(None)(1),
+    "num_phases": kinds.COUNT.but(None)(1),
 }
 
 GOOD: dict[str, dict[str, Any]] = {
-    "solvers.heavy_tailed.clipped_gd.plan": _HEAVY,
     "solvers.heavy_tailed.localized_clipped_sgd.plan": {
         **_HEAVY,
         **_asked(_NO_RIDGE),
@@ -127,6 +129,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "problem": _USERS_FROM_TWO(
             dataclasses.replace(PROBLEM, objective=_NO_RIDGE, items_per_user=1)
         ),
+    },
+    **{
+        f"solvers.heavy_tailed.{name}.plan": _HEAVY
+        for name in ("aggregate_erm", "clipped_gd", "population_localize")
     },
     **{
         f"solvers.nonconvex.{name}.plan": {

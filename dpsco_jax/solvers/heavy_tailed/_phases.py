@@ -1,0 +1,154 @@
+"""Localization at the population's minimizers: the plans of phases, and the strengths of the best bound.
+
+Phase i has half as many users as the one before, the pull λ_i to where that one has ended, and the whole
+budget. What each proves is of the form a_i/λ_i (``_schedules.clipped_descent``), so that strengths are chosen
+once all phases are known. Proof: docs/theory/heavy_tails.md.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dpsco_jax import privacy
+from dpsco_jax._infeasible import Infeasible
+from dpsco_jax.problems.problem import Problem
+from dpsco_jax.rates.heavy_tailed import Moments
+from dpsco_jax.solvers import _sequence
+from dpsco_jax.solvers._schedules import clipped_descent
+from dpsco_jax.solvers._schedules.clipped_descent import Answer, Localized
+from dpsco_jax.solvers.copies import Copies
+from dpsco_jax.solvers.heavy_tailed import clipped_gd
+from dpsco_jax.solvers.heavy_tailed._terms import MOST_STEPS, rho_of
+
+MOST_PHASES = 8
+_FEWEST_USERS = 4  # of a copy: with fewer its mean is all noise
+
+
+class Setting(NamedTuple):
+    """What all phases share."""
+
+    problem: Problem
+    budget: privacy.Budget
+    moments: Moments
+    num_steps: int | None
+    accountant: str
+    chunk_size: int
+
+    @property
+    def rho(self) -> float:
+        """ρ of zCDP that a phase spends, which is that of the run."""
+        return rho_of(self.problem.num_users, self.budget, "tight", self.accountant)
+
+    def steps(self, users: int) -> int:
+        """T of a copy of so many users."""
+        printed = clipped_descent.paper_steps(users, self.problem.dim, self.rho)
+        return min(printed, MOST_STEPS) if self.num_steps is None else self.num_steps
+
+    def typical(self, users: int) -> Answer:
+        """What a copy of so many users is to be expected to answer."""
+        noise = math.sqrt(self.variance(users) / self.steps(users))
+        return clipped_descent.typical(self.moments, users, noise)
+
+    def variance(self, users: int) -> float:
+        """d·σ²/C² of a copy's noise."""
+        return 2 * self.problem.dim * self.steps(users) / (users**2 * self.rho)
+
+
+class Phases(NamedTuple):
+    """Sizes of the phases' blocks, users of a copy, what each answers, and the strengths."""
+
+    sizes: tuple[int, ...]
+    users: tuple[int, ...]
+    answers: tuple[Answer, ...]
+    localized: Localized
+
+
+def best(
+    setting: Setting,
+    copies: int,
+    answer: Callable[[int, int, float | None], Answer],
+    num_phases: int | None,
+    strength: float | None,
+    practical: bool,
+) -> Phases:
+    """The phases of the least bound, of as many as are asked for, or of 1 to 8.
+
+    Args:
+        setting: what all phases share.
+        copies: J of every phase.
+        answer: what J copies answer, of the users of one, the number of phases, and the clip level, if it
+            is to be kept.
+        num_phases: I.
+        strength: λ; ``None`` for the best.
+        practical: whether clip levels, strengths and I are those of what is to be expected, not proven.
+
+    Raises:
+        Infeasible: a copy would have fewer than 4 users.
+    """
+    far, first = setting.problem.require_distance(), setting.moments.first
+
+    def of(count: int) -> tuple[float, Phases]:
+        least = copies * _FEWEST_USERS
+        sizes = _sequence.block_sizes(setting.problem.num_users, 0.5, count, least)
+        users = tuple(size // copies for size in sizes)
+        expected = [setting.typical(each) for each in users]
+        answers = tuple(
+            answer(each, count, one.clip_norm if practical else None)
+            for each, one in zip(users, expected, strict=True)
+        )
+        proven = [each.distance for each in answers]
+        aims = [each.distance for each in expected] if practical else proven
+        found = clipped_descent.localized(aims, first, far, strength)
+        bound = clipped_descent.bound_of(found.strengths, proven, first, far)
+        return found.bound, Phases(sizes, users, answers, Localized(found.strengths, bound))
+
+    if num_phases is not None:
+        return of(num_phases)[1]
+    found = [of(1)]
+    for count in range(2, MOST_PHASES + 1):
+        try:
+            found.append(of(count))
+        except Infeasible:
+            break
+    return min(found, key=lambda each: each[0])[1]
+
+
+def parts(setting: Setting, phases: Phases, copies: int, failure: float = 0.4) -> tuple[Any, ...]:
+    """The plans of the phases: of one run each, or of its copies."""
+    made = []
+    strengths = phases.localized.strengths
+    for size, users, answer, strength in zip(
+        phases.sizes, phases.users, phases.answers, strengths, strict=True
+    ):
+        whole = size if copies == 1 else users
+        base = clipped_gd.plan(
+            dataclasses.replace(setting.problem, num_users=whole),
+            setting.budget,
+            moments=setting.moments,
+            regularization=strength,
+            num_steps=setting.steps(users),
+            clip_norm=answer.clip_norm,
+            failure=failure,
+            accountant=setting.accountant,
+            chunk_size=setting.chunk_size,
+        )
+        title = "clipped gradient descent, repeated"
+        made.append(base if copies == 1 else Copies(title, size, copies, base))
+    return tuple(made)
+
+
+def repeated(answer: Answer, copies: int) -> Answer:
+    """What the point that most of J answers are near to is within: three times, of more than one."""
+    return answer if copies == 1 else answer._replace(distance=3 * answer.distance)
+
+
+def always_covered(problem: Problem) -> bool:
+    """Whether the bounds are of this objective: of convex losses, without a ridge."""
+    return not problem.objective.ridge and problem.objective.loss_strong_convexity >= 0
+
+
+def in_expectation(bound: float, failure: float, moments: Moments, problem: Problem) -> float:
+    """What a bound that is exceeded rarely says of the mean: G_1·diameter is the most there is."""
+    most = moments.first * problem.diameter
+    return min(bound + failure * most, most) if math.isfinite(most) else math.inf

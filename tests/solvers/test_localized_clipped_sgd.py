@@ -2,16 +2,19 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import domains
+from dpsco_jax.mechanisms import sparse_vector
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.users import UserData
@@ -190,6 +193,46 @@ def test_the_loss_is_the_sum_of_its_parts():
     np.testing.assert_allclose(found.rdp[low], expected, rtol=1e-3)
     assert missed <= found.delta <= 1.001 * missed <= 1e-6 / 4
     assert privacy.epsilon(found, 1e-6) <= 2.0
+
+
+@pytest.mark.parametrize("redraw", [False, True])
+def test_decisions_and_halt_of_a_phase_by_enumeration(redraw):
+    """All 2^5 decisions with a hidden user who is clipped on D and not on D', and whether the run has halted.
+
+    By quadrature over the threshold's noise: one threshold and a noisy limit keep the Rényi bound in both
+    directions, thresholds that are drawn anew do not. Queries are at the threshold, wherever they are seen.
+    """
+    first, each, last, limit = 0.05, 0.05, 0.1, 2.5
+    z, width = np.linspace(-40.0, 40.0, 20_001, retstep=True)
+    density = scipy.stats.laplace.pdf(z) * width
+
+    def law(hidden, move):
+        # Noise in units of the threshold's, Δ/ε₁; queries have 2Δ/a, and move by Δ.
+        above = scipy.stats.laplace.sf((z - move * first) / (2 * first / each))
+        found = {}
+        for word in itertools.product((0, 1), repeat=5):
+            parts, current = [], density
+            for t, answer in enumerate(word):
+                current = current * (above if answer else 1 - above)
+                if redraw and (answer or (t == 3 and hidden)):
+                    parts, current = [*parts, current.sum()], density
+            chance = np.prod([*parts, current.sum()])
+            halts = scipy.stats.laplace.cdf((sum(word) + hidden - limit) * last)
+            found |= {(word, 1): chance * halts, (word, 0): chance * (1 - halts)}
+        return np.array(list(found.values()))
+
+    tests = sparse_vector.fixed_threshold_loss(first, each, 5)
+    bound = privacy.compose(tests, privacy.laplace(1 / last)).rdp
+    excess = []
+    for move in (-1, 1):
+        laws = law(1, 0), law(0, move)
+        assert laws[0].sum() == pytest.approx(1, abs=1e-4)
+        for p, q in (laws, laws[::-1]):
+            for place in range(0, len(bound), 25):
+                above = float(privacy.ORDERS[place]) - 1
+                terms = np.log(p) + above * np.log(p / q)
+                excess.append(scipy.special.logsumexp(terms) / above / bound[place])
+    assert (max(excess) <= 1) == (not redraw)
 
 
 def test_an_edited_plan_costs_what_its_numbers_do():

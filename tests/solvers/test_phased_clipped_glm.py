@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpsco_jax import Budget, Problem
+from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax.geometry import domains
 from dpsco_jax.problems import fixtures, losses
 from dpsco_jax.problems.objective import Example
@@ -314,3 +314,35 @@ def test_the_bound_of_one_pass_holds():
         )
         assert np.mean(gaps) <= bound
     assert bound < 1.0
+
+
+@pytest.mark.slow
+def test_audit():
+    """Its worst pair: the first of users on one line pulls one way or the other, beyond the clip."""
+    users, runs = 24, 200_000
+    plan = planned(
+        users,
+        WHOLE["squared"],
+        dim=1,
+        budget=(1.0, 1e-5),
+        step_size=0.1,
+        clip_norm=0.1,
+        num_phases=2,
+    )
+    scores = []
+    for sign in (1.0, -1.0):
+        labels = np.array([sign, *[0.0] * (users - 1)]) * 1e3
+        # The others' rows are short: they leave the distance as it is.
+        rows = np.array([1.0, *[1e-6] * (users - 1)])
+        data = UserData(Example(rows[:, None, None], labels[:, None]))
+        run = jax.jit(
+            jax.vmap(
+                lambda key, data=data: phased_clipped_glm.solve(
+                    key, plan, WHOLE["squared"], data, jnp.zeros(1)
+                ).params[0]
+            )
+        )
+        scores.append(np.asarray(run(jax.random.split(jax.random.key(int(sign) + 1), runs))))
+    found = privacy.audit_scores(*scores, delta=1e-5).epsilon
+    claim = plan.certificate().epsilon
+    assert 0.4 * claim < found <= claim

@@ -24,6 +24,7 @@ from experiments.studies.robust_regression import RobustRegression
 from experiments.studies.sampling_queries import SamplingQueries
 from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
+from experiments.studies.stationary_points import StationaryPoints
 from experiments.studies.table_solvers import TableSolvers
 from experiments.studies.table_tuning import TableTuning
 from experiments.studies.user_level_robustness import UserLevelRobustness
@@ -63,6 +64,7 @@ _ALL: tuple[type[Experiment], ...] = (
     DigitsNetwork,
     MovieLensFactors,
     RobustRegression,
+    StationaryPoints,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

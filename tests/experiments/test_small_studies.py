@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.studies import monteiro_svaiter, robust_regression
+from experiments.studies import monteiro_svaiter, robust_regression, stationary_points
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
@@ -13,6 +13,7 @@ from experiments.studies.private_nonsmooth import BALL, DP_SGD, PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.resque_drift import ResqueDrift
 from experiments.studies.robust_regression import RobustRegression
+from experiments.studies.stationary_points import COMPLETION, FOUND, WELLS, StationaryPoints
 from tests.experiments.finished import reported
 
 pytestmark = pytest.mark.slow
@@ -147,3 +148,18 @@ def test_robust_regression_beats_the_start_and_is_measured_as_by_hand(tmp_path):
         np.linalg.norm(by_hand) / len(weighted), rel=1e-4
     )
     assert (table["gradient"] < 0.9 * float(start["gradient"])).all()
+
+
+def test_a_point_of_two_wells_that_is_found_is_no_saddle_and_completion_starts_at_one(tmp_path):
+    small = StationaryPoints(
+        tasks=(WELLS,), solvers=(FOUND,), epsilons=(4.0,), seeds=2, num_users=5000, most_steps=20,
+    )  # fmt: skip
+    table = reported(small, tmp_path, "stationary_points")
+    assert (table["found"] == 1).all()
+    assert (table["least curvature"] > 0.5 * table["start curvature"]).all()
+    with jax.enable_x64(True):
+        at = stationary_points.saddle(COMPLETION, 0)
+        start = stationary_points.measured(at, at.data, jnp.asarray(at.start))
+    assert float(start["gradient"]) == 0
+    # Bounded ratings are shorter than those of which the design takes the eigenvalue.
+    assert -at.curvature <= float(start["least curvature"]) < -0.5 * at.curvature

@@ -79,7 +79,8 @@ class Saddle(NamedTuple):
     @property
     def stationarity(self) -> float:
         """The α at which a quarter of the start's curvature is too much: -√(ρα) is that quarter."""
-        return (0.25 * self.curvature) ** 2 / self.objective.hessian_lipschitz
+        third: Any = self.objective.hessian_lipschitz
+        return (0.25 * self.curvature) ** 2 / third
 
 
 @functools.cache
@@ -208,8 +209,9 @@ class StationaryPoints:
             used = plan.replace(step_size=size) if tuned else plan
             keys = jax.random.split(key)
             solution = solve(keys[0], used, objective, data, start)
-            certified = certify.solve(keys[1], test, objective, data, solution.params).released
-            said = solution.released["found"] if static["solver"] == FOUND else False
+            certified: Any = certify.solve(keys[1], test, objective, data, solution.params).released
+            told: Any = solution.released
+            said = told["found"] if static["solver"] == FOUND else False
             return {
                 **measured(at, data, solution.params),
                 "found": jnp.asarray(said, float),

@@ -48,6 +48,7 @@ from dpsco_jax.solvers.heavy_tailed import (
     aggregate_erm,
     clipped_gd,
     localized_clipped_sgd,
+    localized_erm,
     phased_clipped_glm,
     population_localize,
 )
@@ -392,6 +393,7 @@ ROWS: tuple[Row, ...] = (
     # Copies of 8 and of 4 users; alone, phases of 16 and of 8.
     _row("population_localize", population_localize, 24, num_steps=3, num_copies=2, num_phases=2, groups=4,
         share=None, moments=HEAVY["moments"]),
+    _row("localized_erm", localized_erm, 24, num_steps=3, num_phases=2, groups=2),
     _row("population_localize, alone", population_localize, 24, num_steps=3, num_phases=2, groups=2,
         moments=Moments(math.inf, 1.0)),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.

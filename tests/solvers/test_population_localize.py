@@ -21,6 +21,7 @@ from dpsco_jax.solvers.heavy_tailed import (
     _terms,
     aggregate_erm,
     clipped_gd,
+    localized_erm,
     population_localize,
 )
 
@@ -261,3 +262,45 @@ def test_the_setting_of_phases():
     for factor in (0.8, 1.25):
         c = factor * one.clip_norm
         assert c * noise + bias(c) + stray > one.distance
+
+
+def test_bounded_slopes_have_a_bound_in_expectation_that_holds():
+    """Absolute loss on unit features: the mean excess of 40 runs and samples is below it."""
+    objective, users = losses.absolute(1.0, domains.ball(2.0)), 300
+    problem = Problem(objective, num_users=users, dim=DIM, distance=1.0)
+    plan = localized_erm.plan(problem, BUDGET, num_steps=200, num_phases=2)
+    assert [float(part.clip_norm) for part in plan.parts] == [1.0, 1.0]
+    (first, second), moments = plan.parts, Moments(math.inf, 1.0)
+    rho = _terms.rho_of(users, BUDGET, "tight", "pld")
+    distances = [
+        clipped_descent.in_the_mean(
+            moments, part.num_users, 200, 2 * DIM * 200 / (part.num_users**2 * rho), 1.0
+        ).distance
+        for part in (first, second)
+    ]
+    a, b = float(first.strength), float(second.strength)
+    wanted = a / 2 + b / 2 * (distances[0] / a) ** 2 + distances[1] / b
+    np.testing.assert_allclose(plan.excess_bound, wanted, rtol=1e-6)
+
+    @jax.jit
+    @jax.vmap
+    def points(key, a, y):
+        return localized_erm.solve(key, plan, objective, users_of(a, y), jnp.zeros(DIM)).params
+
+    def unit(seed, count):
+        a, y = rows(seed, count)
+        noise = y - a @ TRUTH
+        a = a / np.linalg.norm(a, axis=1, keepdims=True)
+        return a, np.float32(a @ TRUTH + noise)
+
+    samples = [unit(seed, users) for seed in range(40)]
+    found = points(
+        jax.random.split(jax.random.key(0), 40), *(np.stack(x) for x in zip(*samples, strict=True))
+    )
+    fresh_a, fresh_y = unit(99, 20_000)
+    risk = np.abs(fresh_a @ np.asarray(found).T - fresh_y[:, None]).mean(0)
+    excess = risk - np.abs(fresh_a @ TRUTH - fresh_y).mean()
+    assert excess.mean() + 3 * excess.std() / math.sqrt(40) <= plan.excess_bound
+    assert excess.mean() < 0.3
+    clipped = localized_erm.plan(problem, BUDGET, num_steps=200, clip_norm=0.5)
+    assert clipped.excess_bound == math.inf

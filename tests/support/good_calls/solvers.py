@@ -100,6 +100,7 @@ _HEAVY = {
     "failure": kinds.OPEN_PROBABILITY,
     "strength": kinds.POSITIVE.but(None)(0.5),
     "num_copies": kinds.COUNT.but(None)(1),
+    "second_moment": kinds.POSITIVE.but(None)(0.5),
     "num_phases": kinds.COUNT.but(None)(1),
 }
 
@@ -132,7 +133,7 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     **{
         f"solvers.heavy_tailed.{name}.plan": _HEAVY
-        for name in ("aggregate_erm", "clipped_gd", "population_localize")
+        for name in ("aggregate_erm", "clipped_gd", "localized_erm", "population_localize")
     },
     **{
         f"solvers.nonconvex.{name}.plan": {

@@ -77,7 +77,7 @@ def plan(
         ValueError: an argument is out of range, D is not finite, or users are too few for the phases.
     """
     clip = problem.lipschitz if clip_norm is None else clip_norm
-    moments = Moments(math.inf, clip, second_moment)
+    moments = Moments(math.inf, clip, clip if second_moment is None else second_moment)
     setting = _phases.Setting(problem, budget, moments, num_steps, accountant, chunk_size)
 
     def answer(users: int, count: int, kept: float | None) -> clipped_descent.Answer:

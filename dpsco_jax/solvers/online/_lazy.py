@@ -24,6 +24,8 @@ from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution, Status
 from dpsco_jax.solvers.work import Work
 
+_UNIT = 2**24
+
 
 class Measure(NamedTuple):
     """The laws ν_s of a lazy run, as functions.
@@ -157,7 +159,11 @@ class LazyPlan(MadeFor):
 
 
 class At(NamedTuple):
-    """Where a run stands: the points, what was seen, the exponent so far, and the loss of this batch."""
+    """Where a run stands: the points, what was seen, the exponent so far, and the loss of this batch.
+
+    The exponent is in units of the clip, as an integer and 2^-24 of another: floats lose p beside a sum of
+    many rounds, and with it what hides the coin.
+    """
 
     play: Any
     reference: Any
@@ -192,7 +198,11 @@ def start(key: jax.Array, measure: Measure) -> tuple[jax.Array, At]:
     statistic = measure.init()
     play = measure.sample(play_key, statistic)
     reference = measure.sample(reference_key, statistic)
-    return run_key, At(play, reference, statistic, jnp.zeros(()), jnp.zeros(()))
+    return run_key, At(play, reference, statistic, _nothing(), jnp.zeros(()))
+
+
+def _nothing() -> Any:
+    return jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
 
 
 def observe(plan: LazyPlan, measure: Measure, at: At, loss: Any) -> At:
@@ -201,30 +211,36 @@ def observe(plan: LazyPlan, measure: Measure, at: At, loss: Any) -> At:
     low, difference = 0.0, here
     if plan.reference == "lagged":
         difference = here - jnp.asarray(measure.loss_at(loss, at.reference), float)
-        low = -plan.clip
-    added = jnp.clip(plan.learning_rate * difference, low, plan.clip)
+        low = -1.0
+    added = jnp.clip(plan.learning_rate / plan.clip * difference, low, 1.0)
+    units = jnp.round(jnp.where(jnp.isnan(added), 0.0, added) * _UNIT).astype(jnp.int32)
+    whole, part = at.exponent[0], at.exponent[1] + units
     return At(
         at.play,
         at.reference,
         measure.update(at.statistic, loss),
-        at.exponent + jnp.where(jnp.isnan(added), 0.0, added),
+        (whole + (part >> 24), part & (_UNIT - 1)),
         at.suffered + here,
     )
 
 
-def move(plan: LazyPlan, measure: Measure, key: jax.Array, at: At) -> tuple[At, Any]:
-    """The points of the next batch, and whether the play is new."""
+def move(
+    plan: LazyPlan, measure: Measure, key: jax.Array, at: At, more: Any = 0.0
+) -> tuple[At, Any]:
+    """The points of the next batch, and whether the play is new; ``more`` is added to its exponent."""
     draw = functools.partial(_sampled, measure, at.statistic)
     play_key, reference_key = jax.random.split(key)
-    exponent = at.exponent - jnp.log1p(-plan.redraw_probability)
-    reference = at.reference
+    whole, part = at.exponent
+    reference, more = at.reference, more - jnp.log1p(-plan.redraw_probability)
     if plan.reference == "lagged":
-        exponent = exponent + plan.envelope
+        # B of the envelope's clips are added as integers: as floats they would cancel with the sum.
+        whole = whole + plan.batch_size
+        more = more + (plan.envelope_factor - 1.0) * (plan.batch_size * plan.clip)
         often = -jnp.log1p(-plan.reference_probability)
         reference = lazy_draw(reference_key, reference, often, draw).point
+    exponent = plan.clip * (whole.astype(float) + part.astype(float) / _UNIT) + more
     drawn = lazy_draw(play_key, at.play, exponent, draw)
-    zero = jnp.zeros_like(at.exponent)
-    return At(drawn.point, reference, at.statistic, zero, zero), drawn.fresh
+    return At(drawn.point, reference, at.statistic, _nothing(), jnp.zeros(())), drawn.fresh
 
 
 def _sampled(measure: Measure, statistic: Any, key: jax.Array) -> Any:
@@ -283,9 +299,8 @@ def solve(
 
     def whole(at: At, batch: Any) -> tuple[At, Any]:
         before, at = at, rounds(at, batch, plan.batch_size)
-        if extra is not None:
-            at = at._replace(exponent=at.exponent + extra(at, before))
-        after, fresh = move(plan, measure, _keys.of_part(key, batch + 1), at)
+        more = 0.0 if extra is None else extra(at, before)
+        after, fresh = move(plan, measure, _keys.of_part(key, batch + 1), at, more)
         return after, (at.play if keep else (), at.suffered, fresh)
 
     at, (plays, suffered, fresh) = jax.lax.scan(whole, at, jnp.arange(last))

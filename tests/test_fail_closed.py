@@ -41,6 +41,14 @@ _SUBSAMPLED = {"noise_multiplier": SAMPLED, "batch_size": BATCH, "population_siz
 TABLE = {
     "mechanisms.additive.gaussian_loss": {"stddev": MULTIPLIER, "sensitivity": SENSITIVITY},
     "mechanisms.additive.laplace_loss": {"scale": LAPLACE, "sensitivity": SENSITIVITY},
+    "mechanisms.additive.bounded_laplace_loss": {
+        "scale": {**POSITIVE, INF: INFINITE},
+        "sensitivity": SENSITIVITY,
+    },
+    "mechanisms.sparse_vector.fixed_threshold_loss": {
+        "threshold_epsilon": {**POSITIVE, INF: INFINITE},
+        "answer_epsilon": {**POSITIVE, INF: INFINITE},
+    },
     "mechanisms.heavy_hitters.heavy_hitter_loss": {"stddev": MULTIPLIER},
     "mechanisms.private_selection.geometric_selection_loss": {"candidate_epsilon": AMOUNT},
     "mechanisms.winsorized.winsorized_mean.winsorized_mean_1d_loss": {"epsilon": POSITIVE},
@@ -115,8 +123,8 @@ TABLE = {
     },
     "privacy.curves.subsampling.subsampled_gaussian_without_replacement": _SUBSAMPLED,
 }
-# A static count, no number that a program may trace: what is bad of it, tests/test_bad_arguments.py knows.
-STATIC = {"items_per_user"}
+# Static counts, no numbers that a program may trace: what is bad of them, tests/test_bad_arguments.py knows.
+STATIC = {"items_per_user", "max_answers"}
 # Losses that no number is turned into, with the reason.
 NO_NUMBERS = {
     "privacy.ledger.privacy_spent": "reads a ledger",

@@ -30,7 +30,8 @@ PROBLEM = Problem(losses.logistic(1.0, ridge=0.1), num_users=USERS, dim=2, dista
 def test_every_plan_refuses_a_delta_of_one_over_the_users(path):
     plan = public.public_functions()[path]
     positional, named = public.good_call(path)
-    users = named["problem"].num_users
+    # Of online solvers a record is a round.
+    users = named["problem"].num_users if "problem" in named else named["num_rounds"]
     for delta in (1.0 / users, 0.5, 0.9):
         named["budget"] = dataclasses.replace(named["budget"], delta=delta)
         with (

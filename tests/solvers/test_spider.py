@@ -56,8 +56,9 @@ def test_sums_are_those_of_clipped_vectors_in_units_of_their_bounds(objective, i
     for fresh, clips in ((True, (0.7, 1.0)), (False, (1.0, 0.25)), (False, (1.0, 0.05))):
         at = differences.query(np.float32(x), np.float32(y), fresh, *clips, np.float32(distance))
         each = _gradients(data, x) / clips[0] if fresh else moved / (clips[1] * distance)
+        # Clips are shorter by what sums may round.
         np.testing.assert_allclose(
-            ask(at, rows), np.sum(_clipped(each), axis=0), rtol=1e-4, atol=2e-4
+            ask(at, rows), np.sum(_clipped(each), axis=0), rtol=1e-3, atol=2e-4
         )
     nothing = differences.query(np.float32(x), np.float32(x), False, 1.0, 1.0, 0.0)
     np.testing.assert_array_equal(ask(nothing, rows), np.zeros(DIM))

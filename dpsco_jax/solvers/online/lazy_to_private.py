@@ -20,11 +20,12 @@ Cost: that of the measure; at most two draws a batch.
 
 Example:
     >>> import jax, jax.numpy as jnp
+    >>> from dpsco_jax.mechanisms import selection
     >>> from dpsco_jax.solvers.online import lazy_to_private
     >>> measure = lazy_to_private.Measure(
     ...     init=lambda: jnp.zeros(3),
     ...     update=lambda total, loss: total + loss,
-    ...     sample=lambda key, total: jax.random.categorical(key, -0.1 * total),
+    ...     sample=lambda key, total: selection.exponential_mechanism(key, -total, 0.2, 1.0),
     ...     loss_at=lambda loss, x: loss[x],
     ... )
     >>> plan = lazy_to_private.plan(

@@ -77,6 +77,11 @@ GOOD: dict[str, dict[str, Any]] = {
         ),
         "level": kinds.COUNT_OR_ZERO(0),
     },
+    "oracles.sampling.one_pass": {
+        "first": kinds.ANY(2),
+        "size": kinds.ANY(3),
+        "most": kinds.COUNT(4),
+    },
     "oracles.sampling.draw_batch": {"batch": kinds.OBJECT(sampling.batch_of(9, 3))},
     "oracles.row_moments.means": {"bound": kinds.POSITIVE},
     "oracles.row_moments.mean_squares": {"bound": kinds.POSITIVE},

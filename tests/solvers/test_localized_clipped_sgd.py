@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import scipy.stats
 from dpsco_jax import Budget, Problem, privacy
 from dpsco_jax._infeasible import Infeasible
 from dpsco_jax.geometry import domains
+from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.mechanisms import sparse_vector
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example
@@ -347,3 +349,22 @@ def test_audit(hidden):
     claim = plan.certificate().epsilon
     found = privacy.audit_scores(scores[0], scores[1], delta=1e-5).epsilon
     assert 0.1 * claim < found <= claim
+
+
+def test_queries_of_short_steps_move_by_no_more_than_is_charged():
+    """Gradients near the clip are rounded by more than βS where steps are short."""
+    objective = losses.squared(1e-2, 1e9, 1.0)
+    phase = localized_clipped_sgd.TestedPhase(
+        num_users=62, max_answers=20, dim=3, smoothness=1e-4, diameter=2.0, norm=1.0, count=62.0,
+        answers=20.0, step_size=6e-14, clip_norm=64.0, limit=10.0, threshold_epsilon=0.1,
+        answer_epsilon=0.1, limit_epsilon=0.1, noise_multiplier=1.0,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    rows, labels = rng.normal(size=(2000, 1, 3)), 6400 * (1 + 0.1 * rng.random((2000, 1)))
+    data = UserData(Example(jnp.asarray(rows), jnp.asarray(labels)))
+    slope = onepass_clipped_sgd.user_slopes(objective, data)
+    norm = jax.jit(jax.vmap(lambda u, x: global_norm(slope(u, x)), (0, None)))
+    here = jnp.asarray([0.2, -0.1, 0.3])
+    there = here + 0.99 * phase.sensitivity / math.sqrt(3.0)
+    far = jnp.max(jnp.abs(norm(jnp.arange(2000), here) - norm(jnp.arange(2000), there)))
+    assert phase.smoothness * phase.sensitivity < far <= phase.query_sensitivity

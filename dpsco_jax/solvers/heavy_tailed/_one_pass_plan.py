@@ -20,7 +20,7 @@ from dpsco_jax._numerics import as_floats
 from dpsco_jax.geometry.norms import global_norm
 from dpsco_jax.solvers import _planning
 
-_GRADIENT_ROUNDING = 2.0**-40
+GRADIENT_ROUNDING = 2.0**-40
 _STEP_ROUNDING = 2.0**-50
 
 ASSUMES = (
@@ -49,7 +49,7 @@ def rounding(
     """
     xp, (n, step, most) = as_floats(count, step_size, longest)
     reach = xp.minimum(n * step * most, diameter) + norm
-    each = _GRADIENT_ROUNDING * step * most + (dim + 16) * _STEP_ROUNDING * reach
+    each = GRADIENT_ROUNDING * step * most + (dim + 16) * _STEP_ROUNDING * reach
     return 2.0 * n * each
 
 

@@ -142,8 +142,9 @@ class TestedPhase:
 
     @property
     def query_sensitivity(self) -> Any:
-        """Δ = βS: how far one user moves the norms of other users' gradients."""
-        return self.smoothness * self.sensitivity
+        """Δ = βS, and what rounds gradients: how far one user moves the norms of other users' gradients."""
+        rounded = 2.0 * _one_pass_plan.GRADIENT_ROUNDING * _GUARD * self.clip_norm
+        return self.smoothness * self.sensitivity + rounded
 
     @property
     def missed(self) -> Any:

@@ -42,12 +42,12 @@ TABLE = {
     "mechanisms.additive.gaussian_loss": {"stddev": MULTIPLIER, "sensitivity": SENSITIVITY},
     "mechanisms.additive.laplace_loss": {"scale": LAPLACE, "sensitivity": SENSITIVITY},
     "mechanisms.additive.bounded_laplace_loss": {
-        "scale": {**POSITIVE, INF: INFINITE},
+        "scale": POSITIVE,
         "sensitivity": SENSITIVITY,
     },
     "mechanisms.sparse_vector.fixed_threshold_loss": {
-        "threshold_epsilon": {**POSITIVE, INF: INFINITE},
-        "answer_epsilon": {**POSITIVE, INF: INFINITE},
+        "threshold_epsilon": POSITIVE,
+        "answer_epsilon": POSITIVE,
     },
     "mechanisms.heavy_hitters.heavy_hitter_loss": {"stddev": MULTIPLIER},
     "mechanisms.private_selection.geometric_selection_loss": {"candidate_epsilon": AMOUNT},

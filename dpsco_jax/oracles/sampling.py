@@ -402,7 +402,12 @@ def one_pass(num_users: int, first: Any, size: Any, most: int) -> Callable[[jax.
         size: how many take part, at most ``most``; may be traced. Nobody is there beyond the last user:
             that ``first + size`` is at most ``num_users`` is up to the caller.
         most: static; users of the largest batch.
+
+    Raises:
+        ValueError: ``num_users`` or ``most`` is no integer of at least 1.
     """
+    num_users = require_integer("num_users", num_users, 1, MOST_USERS)
+    most = require_integer("most", most, 1, MOST_USERS)
 
     def following(key: jax.Array) -> UserSample:
         del key

@@ -20,6 +20,7 @@ from dpsco_jax.rates import heavy_tailed as rates
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.heavy_tailed import (
     clipped_gd,
+    known_lipschitz,
     localized_clipped_sgd,
     phased_clipped_glm,
     population_localize,
@@ -156,6 +157,31 @@ def _localized(objective=NEARLY_FLAT, users=40, **given):
     return localized_clipped_sgd.plan(
         problem, Budget(2.0, 1e-6), moments=Moments(4.0, 1.0), **numbers
     )
+
+
+def test_h6_a_strongly_convex_dummy_is_steeper_than_the_clip():
+    strength, diameter = 2.0, 3.0
+    clip = strength * diameter / 4  # all that the proof asks for
+    objective = losses.squared_distance(diameter, diameter)
+    at = jnp.asarray([diameter])
+    dummy = jax.grad(lambda x: strength / 2 * jnp.sum(x**2))  # around the end 0 of [0, D]
+    slope = float(jnp.abs(dummy(at))[0])
+    assert slope == 4 * clip
+    assert slope <= max(clip, strength * diameter)
+    # Even the middle of the set is within C of no end.
+    assert strength * diameter / 2 > clip
+    # With loss 0 in its place no slope is longer, and clips do nothing.
+    problem = Problem(objective, num_users=20, dim=1, distance=1.0)
+    plan = known_lipschitz.plan(
+        problem, Budget(1.0, 1e-6), moments=Moments(2.0, 1.0), num_steps=2, num_phases=1
+    )
+    data = UserData(jnp.full((20, 1, 1), diameter))
+    steep, key = jnp.full(20, 1e3), jax.random.key(0)
+    found, other = (
+        known_lipschitz.solve(key, plan, objective, users, jnp.zeros(1), steep).params
+        for users in (data, UserData(-data.items))
+    )
+    np.testing.assert_array_equal(found, other)
 
 
 def test_h7_a_step_on_a_smooth_loss_that_is_not_convex_expands():

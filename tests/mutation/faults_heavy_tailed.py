@@ -8,7 +8,31 @@ _CUT = ("tests/geometry/test_two_balls.py",)
 
 _COPIES = ("tests/solvers/test_population_localize.py",)
 
+_KNOWN = ("tests/solvers/test_known_lipschitz.py",)
+_DUMMIES = "solvers/heavy_tailed/known_lipschitz.py"
+
 FAULTS = (
+    Fault(
+        "heavy tails: steep users take part",
+        _DUMMIES,
+        "mask = there & kept[:, None]",
+        "mask = there & (kept[:, None] | True)",
+        _KNOWN,
+    ),
+    Fault(
+        "heavy tails: a slope that is no number takes part",
+        _DUMMIES,
+        "kept = (bounds >= 0) & (bounds <= plan",
+        "kept = ~(bounds < 0) & ~(bounds > plan",
+        _KNOWN,
+    ),
+    Fault(
+        "heavy tails: dummies take nothing away",
+        _DUMMIES,
+        "found.localized.bound + dropped if",
+        "found.localized.bound if",
+        _KNOWN,
+    ),
     Fault(
         "heavy tails: the noise of the paper is for C/n",
         "solvers/heavy_tailed/clipped_gd.py",

@@ -47,6 +47,7 @@ from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.heavy_tailed import (
     aggregate_erm,
     clipped_gd,
+    known_lipschitz,
     localized_clipped_sgd,
     localized_erm,
     phased_clipped_glm,
@@ -316,6 +317,15 @@ def paired(data: UserData) -> UserData:
     return jax.tree.map(pair, data)
 
 
+def _solve_by_lengths(
+    key: Any, plan: Any, objective: Any, data: UserData, params: Any, **given: Any
+) -> Any:
+    """Slopes are bounded by what the users hold: nobody is a dummy but who holds numbers that are none."""
+    held = data.items.features if isinstance(data, UserData) else jnp.zeros(())
+    bounds = 0.99 * jnp.linalg.norm(held, axis=-1).max(axis=-1) if jnp.ndim(held) == 3 else held
+    return known_lipschitz.solve(key, plan, objective, data, params, bounds, **given)
+
+
 def _of_units(solver: Any, problem: Problem, budget: Budget, **given: Any) -> Any:
     """A plan for data whose records are the units of users of two elements each."""
     users = dataclasses.replace(problem, num_users=problem.num_users // 2)
@@ -325,6 +335,9 @@ def _of_units(solver: Any, problem: Problem, budget: Budget, **given: Any) -> An
 # The private solvers as modules are, with another ``plan`` or fewer candidates.
 TWO_PHASES = types.SimpleNamespace(
     __name__=phased_erm.__name__, plan=_two_phases, solve=phased_erm.solve
+)
+KNOWN_LIPSCHITZ = types.SimpleNamespace(
+    __name__=known_lipschitz.__name__, plan=known_lipschitz.plan, solve=_solve_by_lengths
 )
 PLAIN_MEANS = types.SimpleNamespace(
     __name__=finite_class.__name__, plan=_plain_means, solve=finite_class.solve
@@ -394,6 +407,8 @@ ROWS: tuple[Row, ...] = (
     _row("population_localize", population_localize, 24, num_steps=3, num_copies=2, num_phases=2, groups=4,
         share=None, moments=HEAVY["moments"]),
     _row("localized_erm", localized_erm, 24, num_steps=3, num_phases=2, groups=2),
+    _row("known_lipschitz", KNOWN_LIPSCHITZ, 24, num_steps=3, num_phases=2, groups=2, clip_norm=1.0,
+        moments=Moments(4.0, 1.0)),
     _row("population_localize, alone", population_localize, 24, num_steps=3, num_phases=2, groups=2,
         moments=Moments(math.inf, 1.0)),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.

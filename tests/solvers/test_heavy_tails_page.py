@@ -12,6 +12,7 @@ from dpsco_jax.geometry import domains
 from dpsco_jax.problems import losses
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers.heavy_tailed import (
+    known_lipschitz,
     localized_clipped_sgd,
     localized_erm,
     phased_clipped_glm,
@@ -52,6 +53,12 @@ def test_the_block_runs_as_printed():
             losses.absolute(1.0, BALL),
             {"constants": "tight"},
             "0.69, 0.56, 0.35, 0.32",
+        ),
+        (
+            known_lipschitz,
+            losses.absolute(1e4, BALL),
+            MOMENTS | {"constants": "tight"},
+            "1.61, 1.24, 0.63, 0.43",
         ),
         (localized_clipped_sgd, losses.huber(1.0, domain=BALL), MOMENTS, "66, 33, 6.6, 0.67"),
     ],

@@ -114,6 +114,31 @@ def best(
     return min(found, key=lambda each: each[0])[1]
 
 
+def best_in_the_mean(
+    setting: Setting,
+    clip_norm: float,
+    num_phases: int | None,
+    strength: float | None,
+    practical: bool,
+) -> Phases:
+    """The phases of the least bound in expectation, of single runs on losses without a slope above C.
+
+    Args:
+        setting: what all phases share.
+        clip_norm: C.
+        num_phases: I; ``None`` for the best.
+        strength: λ; ``None`` for the best.
+        practical: as of ``best``.
+    """
+
+    def answer(users: int, count: int, kept: float | None) -> Answer:
+        del count, kept
+        steps, variance = setting.steps(users), setting.variance(users)
+        return clipped_descent.in_the_mean(setting.moments, users, steps, variance, clip_norm)
+
+    return best(setting, 1, answer, num_phases, strength, practical)
+
+
 def parts(setting: Setting, phases: Phases, copies: int, failure: float = 0.4) -> tuple[Any, ...]:
     """The plans of the phases: of one run each, or of its copies."""
     made = []

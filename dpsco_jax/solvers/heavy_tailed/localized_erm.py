@@ -36,7 +36,6 @@ from dpsco_jax._argument_kinds import Count, Positive, one_of
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers import _plan_base, _planning
-from dpsco_jax.solvers._schedules import clipped_descent
 from dpsco_jax.solvers.heavy_tailed import _phases
 from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.plans import Remarks
@@ -80,12 +79,8 @@ def plan(
     moments = Moments(math.inf, clip, clip if second_moment is None else second_moment)
     setting = _phases.Setting(problem, budget, moments, num_steps, accountant, chunk_size)
 
-    def answer(users: int, count: int, kept: float | None) -> clipped_descent.Answer:
-        del count, kept
-        steps, variance = setting.steps(users), setting.variance(users)
-        return clipped_descent.in_the_mean(moments, users, steps, variance, clip)
-
-    found = _phases.best(setting, 1, answer, num_phases, strength, constants == "practical")
+    practical = constants == "practical"
+    found = _phases.best_in_the_mean(setting, clip, num_phases, strength, practical)
     covered = _phases.always_covered(problem) and clip >= problem.lipschitz
     return Phased(
         title="localization at the population's minimizers, of bounded slopes",

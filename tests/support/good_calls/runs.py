@@ -99,6 +99,9 @@ GOOD["solvers.resque.ball_accelerated_erm.solve"] |= {
     "regularization": _RIDGED,
     "anchor": _CENTER(None),
 }
+GOOD["solvers.heavy_tailed.known_lipschitz.solve"] |= {
+    "slopes": kinds.NUMBERS(np.ones(24, np.float32))
+}
 GOOD["solvers.user_level.auto.solve"] |= {
     "candidates": Kind("candidates", ("nonsense", 7, (7,), ()))(SGD_ONLY)
 }

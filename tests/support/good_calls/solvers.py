@@ -133,7 +133,13 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     **{
         f"solvers.heavy_tailed.{name}.plan": _HEAVY
-        for name in ("aggregate_erm", "clipped_gd", "localized_erm", "population_localize")
+        for name in (
+            "aggregate_erm",
+            "clipped_gd",
+            "known_lipschitz",
+            "localized_erm",
+            "population_localize",
+        )
     },
     **{
         f"solvers.nonconvex.{name}.plan": {

@@ -21,6 +21,7 @@ from dpsco_jax.mechanisms import (
     heavy_hitters,
     histogram_releases,
     histograms,
+    lazy_draws,
     noisy_iteration,
     private_selection,
     selection,
@@ -84,6 +85,13 @@ def _numbers(x: Any) -> Any:
 NOISY: dict[str, Release] = {
     "gaussian": lambda key, x: additive.gaussian(key, x, 1.0),
     "laplace": lambda key, x: additive.laplace(key, x, 1.0),
+    "bounded_laplace": lambda key, x: additive.bounded_laplace(key, x, 1.0, 9.0),
+    "lazy_draw": lambda key, x: lazy_draws.lazy_draw(
+        key, x[0, 0], x[0, 0], lambda key: additive.gaussian(key, x[0, 0], 1.0)
+    ),
+    "outcomes": lambda key, x: sparse_vector.outcomes(
+        key, sparse_vector.above_threshold(0.0, 1.0, 1.0), x[:, 0]
+    ),
     "size of the noise": lambda key, x: additive.gaussian(key, jnp.zeros(3), x[0, 0] ** 2),
     "tree_noise": lambda key, x: tree.tree_noise(key, 2, jnp.zeros(3), x[0, 0] ** 2, 4),
     "clustered_histogram": lambda key, x: clustered_histogram.clustered_histogram(

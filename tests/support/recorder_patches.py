@@ -138,7 +138,8 @@ def _add_noise(tape: Tape, right: Any) -> Any:
         # Its fresh noise is drawn twice, on the statistic and in units of one: one draw for the compiler.
         tape.keep("used", key)
         with tape.silent():
-            return right(self, key, statistic, stream, multiplier, far)
+            unseen = _zeros(statistic) if tape.freeze else statistic
+            return right(self, key, unseen, stream, multiplier, far)
 
     return add_noise
 

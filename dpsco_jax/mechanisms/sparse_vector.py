@@ -321,8 +321,9 @@ def _stream(
 
     def init(key: jax.Array) -> SparseVectorState:
         require_key(key)
-        none = jnp.zeros([], jnp.int32)
-        return SparseVectorState(draw_threshold(key), none, jnp.zeros([], bool), none)
+        # Buffers of their own: states may be donated.
+        answers, queries = (jnp.zeros([], jnp.int32) for _ in range(2))
+        return SparseVectorState(draw_threshold(key), answers, jnp.zeros([], bool), queries)
 
     def step(
         key: jax.Array, state: SparseVectorState, query: jax.typing.ArrayLike

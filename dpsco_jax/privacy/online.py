@@ -52,6 +52,7 @@ from dpsco_jax.privacy.variation import with_variation
 __all__ = ["LazyReleases", "l2p_epsilon_thesis"]
 
 _ROUNDING_ULPS = 16.0
+_EXPONENT_ROUNDING = 2.0**-22
 # Orders less one, of the first look; each further one is as fine between two neighbours of the best.
 _EXCESS = np.geomspace(1e-3, 1e9, 241)
 _LOOKS = 3
@@ -176,10 +177,13 @@ class LazyReleases:
         )
         clip = xp.where(clip < np.inf, clip, np.nan)
         whole = self.batch_size * clip
+        span = envelope + whole if lagged else whole
+        # The exponent of a coin is a float32, of which neighbours have roundings of their own.
+        lost = _EXPONENT_ROUNDING * (span - xp.log1p(-xp.minimum(p, 1.0 - 1e-6)))
         return {
-            "shift": 2.0 * clip if lagged else clip,
+            "shift": xp.where(clip == 0, 0.0, (2.0 * clip if lagged else clip) + lost),
             "slack": envelope - whole if lagged else 0.0 * clip,
-            "span": envelope + whole if lagged else whole,
+            "span": span,
             "redraw_probability": p,
             "reference_probability": p_y,
             "draw_zcdp": rho,

@@ -27,6 +27,8 @@ FAULTS = (
     Fault("online: nothing is charged", _RUN, "privacy.charge(privacy.open_ledger(plan.relation), numbers.loss())", "privacy.open_ledger(plan.relation)", _EXPERTS),
     Fault("online: rates are rounded up", _RUN, "if float(narrow) > number", "if float(narrow) < 0", _EXPERTS),
     Fault("online: exponents are never begun anew", _RUN, "at.statistic, _nothing()", "at.statistic, at.exponent", _EXPERTS),
+    Fault("online: roundings of a coin's exponent are free", "privacy/online.py", "_EXPONENT_ROUNDING = 2.0**-22", "_EXPONENT_ROUNDING = 0.0", _EXPERTS),
+    Fault("online: other numbers are accounted for than run", _RUN, "run = jax.tree.map(_narrow, self)", "run = self", _EXPERTS),
     Fault("online: losses of experts are not clipped", "solvers/online/experts.py", "jnp.clip(loss, 0.0, 1.0)", "loss", _EXPERTS),
     Fault("online: half of what a draw of experts costs", "solvers/online/experts.py", "return 0.5 * self.learning_rate", "return 0.25 * self.learning_rate", _EXPERTS),
     Fault("online: weights of twice the rate", "solvers/online/experts.py", "2.0 * plan.learning_rate, 1.0", "4.0 * plan.learning_rate, 1.0", _EXPERTS),

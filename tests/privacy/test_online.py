@@ -121,7 +121,7 @@ def test_no_pair_of_neighbours_is_further_apart_than_is_charged(case):
 @pytest.mark.parametrize("p", [0.1, 0.9])
 @pytest.mark.parametrize("reference", ["none", "lagged"])
 def test_the_coin_alone_costs_what_it_tells(reference, p):
-    """Two batches, draws that tell nothing: the bound is the divergence of two coins, exactly."""
+    """Two batches, draws that tell nothing: the bound is the divergence of two coins, and their rounding."""
     run = releases(2, 1, reference, 0.3, p, draw_zcdp=0.0)
     moved = 0.3 if reference == "none" else 0.6
     a, b = 1 - p, (1 - p) * math.exp(-moved)
@@ -135,7 +135,7 @@ def test_the_coin_alone_costs_what_it_tells(reference, p):
             / (alpha - 1)
             for x, y in ((a, b), (b, a))
         ]
-        assert float(run.loss().rdp[place]) == pytest.approx(max(coins), rel=1e-9)
+        assert 1.0 <= float(run.loss().rdp[place]) / max(coins) <= 1.0 + 1e-5
     # What the thesis charges for it: the logarithm of the largest ratio.
     assert max(coins) < max(moved, math.log1p((1 - p) * (1 - math.exp(-moved)) / p))
 

@@ -112,18 +112,19 @@ class LazyPlan(MadeFor):
 
     @property
     def releases(self) -> privacy.LazyReleases:
-        """All that a run of these numbers releases."""
+        """All that a run of these numbers releases: of those that are next to them in float32."""
+        run = jax.tree.map(_narrow, self)
         return privacy.LazyReleases(
             num_batches=self.num_batches,
             batch_size=self.batch_size,
             reference=self.reference,
-            clip=self.clip,
-            envelope=self.envelope,
-            redraw_probability=self.redraw_probability,
-            reference_probability=self.reference_probability,
-            draw_zcdp=self.draw_zcdp,
+            clip=run.clip,
+            envelope=run.envelope,
+            redraw_probability=run.redraw_probability,
+            reference_probability=run.reference_probability,
+            draw_zcdp=run.draw_zcdp,
             delta=self.delta,
-            variation=self.variation,
+            variation=run.variation,
         )
 
     @property
@@ -147,7 +148,8 @@ class LazyPlan(MadeFor):
 
     def certificate(self) -> privacy.Certificate:
         """The (ε, δ) of everything that a run plays, at the best real order."""
-        return self.releases.certificate()
+        found = self.releases.certificate()
+        return found._replace(assumptions=(*self.assumes, *found.assumptions))
 
     def work(self) -> Work:  # type: ignore[override]
         """What the whole run costs, with a fresh draw in every batch; losses themselves are the caller's."""
@@ -243,6 +245,18 @@ def move(
     return At(drawn.point, reference, at.statistic, _nothing(), jnp.zeros(())), drawn.fresh
 
 
+def _narrow(number: Any) -> Any:
+    """The float32 that is next to a number, on the host as a float64."""
+    if isinstance(number, jax.Array):
+        return number.astype(jnp.float32).astype(float)
+    return np.asarray(np.float32(number), np.float64)[()]
+
+
+def _as_run(plan: LazyPlan) -> LazyPlan:
+    """The numbers that are accounted for, whether ``jax_enable_x64`` is on or not."""
+    return jax.tree.map(lambda leaf: jnp.asarray(_narrow(leaf), float), plan)
+
+
 def _sampled(measure: Measure, statistic: Any, key: jax.Array) -> Any:
     return measure.sample(key, statistic)
 
@@ -250,7 +264,7 @@ def _sampled(measure: Measure, statistic: Any, key: jax.Array) -> Any:
 def init(key: jax.Array, plan: LazyPlan, measure: Measure) -> State:
     """The state before the first round, with the whole run charged."""
     _checks.require_key(key)
-    numbers = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), plan)
+    numbers = _as_run(plan)
     run_key, at = start(key, measure)
     ledger = privacy.charge(privacy.open_ledger(plan.relation), numbers.loss())
     return State(numbers, jnp.zeros((), jnp.int32), at.play, ledger, run_key, at)
@@ -287,7 +301,7 @@ def solve(
     """
     _checks.require_key(key)
     _checks.require_callable("losses", losses)
-    plan = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), plan)
+    plan = _as_run(plan)
     key, at = start(key, measure)
     last = plan.num_batches - 1
 

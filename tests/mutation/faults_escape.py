@@ -20,7 +20,7 @@ FAULTS = (
     Fault("escape: the certificate knows of no Hessian", _SOLVER, "(first**-2 + self.most_looks * other**-2) ** -0.5", "(first**-2 + 0 * other**-2) ** -0.5", _ESCAPE),
     Fault("escape: of one pass the certificate is that of gradients", _SOLVER, "return xp.minimum(first, other)", "return xp.maximum(first, other)", _ESCAPE),
     Fault("escape: any number of looks", _SOLVER, "looks = short & (state.looks < plan.most_looks)", "looks = short", _ESCAPE),
-    Fault("escape: every Hessian is of the same users", _SOLVER, "population_size + looks * plan.hessian_batch", "population_size + 0 * looks", (*_ESCAPE, *_RECORDED)),
+    Fault("escape: every Hessian is of the same users", _SOLVER, "population_size + looks * size", "population_size + 0 * looks * size", (*_ESCAPE, *_RECORDED)),
     Fault("escape: Hessians are of the users of gradients", _SOLVER, "begun = plan.mean.releases.population_size + looks", "begun = looks", _ESCAPE),
     Fault("escape: a jump up the estimate", _SOLVER, "jnp.vdot(numbers, along) > 0, -1.0, 1.0)", "jnp.vdot(numbers, along) > 0, 1.0, -1.0)", _ESCAPE),
     Fault("escape: along the largest eigenvalue", _SOLVER, "along = vectors[:, 0]", "along = vectors[:, -1]", _ESCAPE),

@@ -277,6 +277,10 @@ def test_one_that_may_look_no_more_halts_where_it_is():
     assert int(found.released["steps"][0]) == 4
     assert not bool(found.released["found"][0])
     assert int(found.status[0]) == Status.HALTED
+    # The last step of all is a jump from a saddle.
+    last = _run(1, _quiet(_plan(), threshold=10.0, floor=-10.0, num_steps=1))
+    assert (int(last.released["looks"][0]), int(last.released["steps"][0])) == (1, 1)
+    assert not bool(last.released["found"][0])
     few = _run(1, _quiet(_plan(), threshold=0.0, num_steps=5))
     assert int(few.released["steps"][0]) == 5
     assert int(few.status[0]) == Status.HALTED

@@ -1,4 +1,4 @@
-"""What plans of private one-pass solvers share: roundings of float64, and the release.
+"""What private one-pass solvers share: roundings of float64, the loop over phases, and the release.
 
 A pass over users in float64, of n steps none of which brings two points farther apart, is computed with an
 error in each step. ``rounding`` allows for it: a gradient is computed up to 2^-40 of its clip, and a point up
@@ -9,16 +9,20 @@ Privacy rests on losses and domains of this package: convex and smooth by constr
 expand nothing (a ball, a box, a simplex, all of space; an l1 ball too).
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from dpsco_jax import _float64, transforms
+from dpsco_jax import _counts, _float64, transforms
 from dpsco_jax._numerics import as_floats
 from dpsco_jax.geometry.norms import global_norm
-from dpsco_jax.solvers import _planning
+from dpsco_jax.problems.objective import Objective
+from dpsco_jax.problems.users import UserData
+from dpsco_jax.solvers import _planning, _sequence
+from dpsco_jax.solvers.solution import Solution
 
 GRADIENT_ROUNDING = 2.0**-40
 _STEP_ROUNDING = 2.0**-50
@@ -56,6 +60,47 @@ def rounding(
 def start_rounding(dim: int, count: Any, start: Any) -> Any:
     """What a start adds to it: its points are rounded at the size of its norm."""
     return 2.0 * count * (dim + 16) * _STEP_ROUNDING * global_norm(start)
+
+
+def run_phases(
+    name: str,
+    key: jax.Array,
+    phases: Sequence[Any],
+    phase_solver: Callable[..., Solution],
+    objective: Objective,
+    data: UserData,
+    params: Any,
+) -> Solution:
+    """Phases in order, in float64, each on the next users: turns of one program where they can be.
+
+    Args:
+        name: of the solver.
+        key: of the run.
+        phases: with ``num_users`` each.
+        phase_solver: ``phase_solver(key, phase, objective, data, first, start)``, of the users from a
+            position ``first`` on.
+        objective: of all phases.
+        data: of all users.
+        params: the start, whose dtypes the result has.
+    """
+
+    def gradients(phase: Any, block: UserData) -> Any:
+        return phase.num_users * jax.tree.leaves(block.items)[0].shape[1]
+
+    def alone(key: Any, phase: Any, objective: Any, block: Any, start: Any) -> Solution:
+        done = phase_solver(key, phase, objective, block, 0, start)
+        return done._replace(gradients=_counts.count(gradients(phase, block)))
+
+    turns = _sequence.Turns(
+        lowered=lambda phase: phase,
+        prepared=lambda phase, objective, data, params: jax.tree.map(jnp.asarray, data),
+        solver=phase_solver,
+        gradients=gradients,
+        check=lambda *given: None,
+    )
+    done = _sequence.run(key, phases, alone, objective, data, in_float64(name, params), turns=turns)
+    point = jax.tree.map(lambda x, p: x.astype(p.dtype), done.params, params)
+    return done._replace(params=point)
 
 
 def release(

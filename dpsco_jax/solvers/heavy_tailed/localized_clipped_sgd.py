@@ -59,7 +59,7 @@ import numpy as np
 import scipy.stats
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Positive
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._infeasible import Infeasible
@@ -555,22 +555,8 @@ def solve(
     _arguments.require_run(Plan, key, plan, objective, data, params)
     found = _proofs.require_contracting(objective)
     _checks.require(found == plan.proven_for, "objective", found, f"with {plan.proven_for}")
-    turns = _sequence.Turns(
-        lowered=lambda phase: phase,
-        prepared=lambda phase, objective, data, params: jax.tree.map(jnp.asarray, data),
-        solver=_phase,
-        gradients=lambda phase, data: phase.num_users * jax.tree.leaves(data.items)[0].shape[1],
-        check=lambda *given: None,
-    )
-
-    def alone(key: Any, phase: Any, objective: Any, block: Any, start: Any) -> Solution:
-        done = _phase(key, phase, objective, block, 0, start)
-        return done._replace(gradients=_counts.count(turns.gradients(phase, block)))
-
-    start = _one_pass_plan.in_float64(_NAME, params)
-    done = _sequence.run(key, plan.parts, alone, objective, data, start, turns=turns)
-    point = jax.tree.map(lambda x, p: x.astype(p.dtype), done.params, params)
-    return done._replace(params=point, privacy=plan.loss())
+    done = _one_pass_plan.run_phases(_NAME, key, plan.parts, _phase, objective, data, params)
+    return done._replace(privacy=plan.loss())
 
 
 def _phase(

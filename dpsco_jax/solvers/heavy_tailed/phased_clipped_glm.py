@@ -53,11 +53,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 
-from dpsco_jax import _checks, _counts, _sharding, privacy
+from dpsco_jax import _checks, _sharding, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Positive
 from dpsco_jax._conditions import drawable, positive_and_finite
 from dpsco_jax._numerics import array_namespace
@@ -357,24 +356,9 @@ def solve(
             plan.phase_users, plan.step_sizes, plan.clip_norms, plan.sensitivities, strict=True
         )
     ]
-    turns = _sequence.Turns(
-        lowered=lambda phase: phase,
-        prepared=lambda phase, objective, data, params: jax.tree.map(jnp.asarray, data),
-        solver=functools.partial(_phase, dim=plan.dim),
-        gradients=lambda phase, data: phase.count,
-        check=lambda *given: None,
-    )
-
-    def alone(key: Any, phase: Any, objective: Any, block: Any, start: Any) -> Solution:
-        done = _phase(key, phase, objective, block, 0, start, dim=plan.dim)
-        return done._replace(gradients=_counts.count(phase.num_users))
-
-    start = _one_pass_plan.in_float64(_NAME, params)
-    done = _sequence.run(key, phases, alone, objective, data, start, turns=turns)
-    point = jax.tree.map(lambda x, p: x.astype(p.dtype), done.params, params)
-    return done._replace(
-        params=point, privacy=privacy.unbounded_unless(plan.accounted, done.privacy)
-    )
+    one = functools.partial(_phase, dim=plan.dim)
+    done = _one_pass_plan.run_phases(_NAME, key, phases, one, objective, data, params)
+    return done._replace(privacy=privacy.unbounded_unless(plan.accounted, done.privacy))
 
 
 @pytree

@@ -169,8 +169,7 @@ class Plan(_plan_base.MadeFor):
 
     @property
     def _sensitivity(self) -> Any:
-        per_norm = 2.0 if self.relation is NeighboringRelation.REPLACE_ONE else 1.0
-        return per_norm * self.hessian_clip / self.hessian_batch
+        return _stationary.per_norm(self.relation) * self.hessian_clip / self.hessian_batch
 
     @property
     def assumes(self) -> tuple[str, ...]:
@@ -261,9 +260,6 @@ def plan(
         Infeasible: one pass has too few users for a step of each kind.
     """
     users, objective, dim = problem.num_users, problem.objective, problem.dim
-    replaced = NeighboringRelation.REPLACE_ONE
-    good = relation in (replaced, NeighboringRelation.REPLACE_SPECIAL)
-    _checks.require(good, "relation", relation, "REPLACE_ONE or REPLACE_SPECIAL")
     whole = math.isinf(problem.diameter)
     wanted = "the whole space: nothing is proven of steps that are projected"
     _checks.require(whole, "problem.objective.domain", objective.domain, wanted)
@@ -280,7 +276,7 @@ def plan(
         curvature=clip + objective.ridge,
         dim=dim,
         num_users=users,
-        per_norm=2.0 if relation is replaced else 1.0,
+        per_norm=_stationary.per_norm(relation),
         failure=failure_probability,
         one_pass=sampling == "one_pass",
     )
@@ -443,14 +439,9 @@ def _with_key(state: transforms.SpiderState, key: Any) -> transforms.SpiderState
 
 def _following(plan: Plan, looks: jax.Array) -> Any:
     """The users of the next Hessian, by position: after those of gradients and of the Hessians before."""
-    begun = plan.mean.releases.population_size + looks * plan.hessian_batch
-
-    def sampler(key: jax.Array) -> sampling.UserSample:
-        del key
-        places = begun + jnp.arange(plan.hessian_batch, dtype=jnp.int32)
-        return sampling.UserSample(places, jnp.asarray(plan.hessian_batch, jnp.int32))
-
-    return sampler
+    size = plan.hessian_batch
+    begun = plan.mean.releases.population_size + looks * size
+    return sampling.one_pass(plan.num_users, begun, jnp.asarray(size, jnp.int32), size)
 
 
 def _jump(plan: Plan, matrix: jax.Array, slope: Any) -> tuple[jax.Array, Any]:

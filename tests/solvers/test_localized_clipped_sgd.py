@@ -355,7 +355,8 @@ def test_queries_of_short_steps_move_by_no_more_than_is_charged():
     """Gradients near the clip are rounded by more than βS where steps are short."""
     objective = losses.squared(1e-2, 1e9, 1.0)
     phase = localized_clipped_sgd.TestedPhase(
-        num_users=62, max_answers=20, dim=3, smoothness=1e-4, diameter=2.0, norm=1.0, count=62.0,
+        num_users=62, max_answers=20, dim=3, smoothness=1e-4, diameter=2.0, norm=1.0, steepest=0.0,
+        count=62.0,
         answers=20.0, step_size=6e-14, clip_norm=64.0, limit=10.0, threshold_epsilon=0.1,
         answer_epsilon=0.1, limit_epsilon=0.1, noise_multiplier=1.0,
     )  # fmt: skip
@@ -368,3 +369,53 @@ def test_queries_of_short_steps_move_by_no_more_than_is_charged():
     there = here + 0.99 * phase.sensitivity / math.sqrt(3.0)
     far = jnp.max(jnp.abs(norm(jnp.arange(2000), here) - norm(jnp.arange(2000), there)))
     assert phase.smoothness * phase.sensitivity < far <= phase.query_sensitivity
+
+
+def test_gradients_of_items_that_cancel_are_rounded_by_no_more_than_is_charged():
+    """Two items of slopes near 10^10 whose mean has 64; residuals are half way between two floats."""
+    objective = losses.squared(1e-2, 1e15, 1.0)
+    phase = localized_clipped_sgd.TestedPhase(
+        num_users=62, max_answers=20, dim=3, smoothness=1e-4, diameter=2.0, norm=1.0, steepest=1e11,
+        count=62.0, answers=20.0, step_size=6e-14, clip_norm=64.0, limit=10.0,
+        threshold_epsilon=0.1, answer_epsilon=0.1, limit_epsilon=0.1, noise_multiplier=1.0,
+    )  # fmt: skip
+    here = np.array([0.2, -0.1, 0.3])
+    there = here + 0.99 * float(phase.sensitivity) / math.sqrt(3.0)
+    middle = (here + there) / 2
+    row = 2.0**-11 * middle / (middle @ middle)  # of margin 2^-11: half of the last bit below 2^43
+    labels = np.array([[2.0**43, 128 / np.linalg.norm(row) - 2.0**43]])
+    data = UserData(Example(np.stack([row, row])[None], labels))
+    slope = onepass_clipped_sgd.user_slopes(objective, data)
+    norm = jax.jit(lambda x: global_norm(slope(0, x)))
+    far = abs(float(norm(jnp.asarray(here)) - norm(jnp.asarray(there))))
+    alone = dataclasses.replace(phase, steepest=0.0)
+    assert alone.query_sensitivity < far <= phase.query_sensitivity
+
+
+def test_a_long_gradient_that_the_test_misses_is_cut_to_the_guard(monkeypatch):
+    """Whoever is never found long moves a point by 11/8 of a clipped step, and not by more."""
+    plan = plan_of(1 + 3, 1)
+    (phase,) = plan.parts
+    stream = sparse_vector.fixed_threshold
+
+    def blind(*given, **named):
+        made = stream(*given, **named)
+
+        def step(key, state, query):
+            _, after = made.step(key, state, -1e9 + 0 * query)
+            return jnp.zeros([], bool), after
+
+        return made._replace(step=step)
+
+    monkeypatch.setattr(sparse_vector, "fixed_threshold", blind)
+    labels = np.zeros(4)
+    labels[0] = 1e3
+    data = table(np.tile([[1.0, 0.0, 0.0]], (4, 1)), labels)
+    start = jnp.zeros(3)
+    average, halted = localized_clipped_sgd._hidden_pass(
+        jax.random.key(0), phase, FLAT, data, 0, start
+    )
+    # The first point of four is the start, the others are one guarded step from it, to rounding.
+    longest = 11 / 8 * float(phase.clip_norm * phase.step_size)
+    assert not bool(halted)
+    assert float(average[0]) == pytest.approx(0.75 * longest, rel=1e-3)

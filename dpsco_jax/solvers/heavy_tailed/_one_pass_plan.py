@@ -1,9 +1,10 @@
 """What private one-pass solvers share: roundings of float64, the loop over phases, and the release.
 
 A pass over users in float64, of n steps none of which brings two points farther apart, is computed with an
-error in each step. ``rounding`` allows for it: a gradient is computed up to 2^-40 of its clip, and a point up
-to (dim + 16)·2^-50 of its norm, for each of the two runs. This is an allowance, not a proof; of 10^6 steps in
-64 dimensions it is 10^-7 of a point.
+error in each step. ``rounding`` allows for it: a gradient is computed up to 2^-40 of its clip, of several
+items, which may cancel, up to (dim + 16)·2^-51 of the Lipschitz constant besides, and a point up to (dim +
+16)·2^-50 of its norm, for each of the two runs. This is an allowance, not a proof; of 10^6 steps in 64
+dimensions it is 10^-7 of a point.
 
 Privacy rests on losses and domains of this package: convex and smooth by construction, projections that
 expand nothing (a ball, a box, a simplex, all of space; an l1 ball too).
@@ -24,11 +25,13 @@ from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _planning, _sequence
 from dpsco_jax.solvers.solution import Solution
 
-GRADIENT_ROUNDING = 2.0**-40
+_GRADIENT_ROUNDING = 2.0**-40
+_ITEM_ROUNDING = 2.0**-51
 _STEP_ROUNDING = 2.0**-50
 
 ASSUMES = (
-    "roundings of float64 in a step are below 2^-40 of the clip and (dim + 16)·2^-50 of the point"
+    "roundings of float64 in a step are below 2^-40 of the clip, (dim + 16)·2^-50 of the point and, of"
+    " several items, (dim + 16)·2^-51 of the loss's Lipschitz constant"
 )
 
 
@@ -38,8 +41,26 @@ def in_float64(name: str, params: Any) -> Any:
     return _float64.exact(name, jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), params))
 
 
+def gradient_rounding(dim: int, longest: Any, steepest: float = 0.0) -> Any:
+    """How far a computed gradient is from the true one, of which both are cut to a length.
+
+    Args:
+        dim: number of parameters.
+        longest: bound on a gradient after its clip.
+        steepest: of the gradients of items whose mean is clipped; 0 of a single item, of which only the
+            clipped part is rounded.
+    """
+    return _GRADIENT_ROUNDING * longest + (dim + 16) * _ITEM_ROUNDING * steepest
+
+
 def rounding(
-    dim: int, count: Any, step_size: Any, longest: Any, diameter: float, norm: float = 0.0
+    dim: int,
+    count: Any,
+    step_size: Any,
+    longest: Any,
+    diameter: float,
+    norm: float = 0.0,
+    steepest: float = 0.0,
 ) -> Any:
     """How far rounding puts the averages of two runs apart, of passes that start at the origin.
 
@@ -50,10 +71,11 @@ def rounding(
         longest: bound on a gradient after its clip.
         diameter: of the domain; ``inf`` for none.
         norm: of a start that is not the origin.
+        steepest: as of ``gradient_rounding``.
     """
     xp, (n, step, most) = as_floats(count, step_size, longest)
     reach = xp.minimum(n * step * most, diameter) + norm
-    each = GRADIENT_ROUNDING * step * most + (dim + 16) * _STEP_ROUNDING * reach
+    each = step * gradient_rounding(dim, most, steepest) + (dim + 16) * _STEP_ROUNDING * reach
     return 2.0 * n * each
 
 

@@ -101,6 +101,7 @@ class TestedPhase:
         smoothness: β.
         diameter: of the domain.
         norm: the largest of a point of it.
+        steepest: Lipschitz constant of an item's loss.
         count: n_i, users.
         answers: c of this phase.
         step_size: η_i.
@@ -118,6 +119,7 @@ class TestedPhase:
     smoothness: float = static()
     diameter: float = static()
     norm: float = static()
+    steepest: float = static()
     count: Number
     answers: Number
     step_size: Number
@@ -133,7 +135,7 @@ class TestedPhase:
         """S: how far one user moves the average, of a pass that starts at the origin."""
         xp, (step, clip, most) = as_floats(self.step_size, self.clip_norm, self.answers)
         longest = _GUARD * clip
-        sizes = self.diameter, self.norm
+        sizes = self.diameter, self.norm, self.steepest
         lost = _one_pass_plan.rounding(self.dim, self.count, step, longest, *sizes)
         bend = step * self.smoothness
         # Of so many bends the last digits of a float32 are lost: exp is above, and as exact as its argument.
@@ -143,8 +145,9 @@ class TestedPhase:
     @property
     def query_sensitivity(self) -> Any:
         """Δ = βS, and what rounds gradients: how far one user moves the norms of other users' gradients."""
-        rounded = 2.0 * _one_pass_plan.GRADIENT_ROUNDING * _GUARD * self.clip_norm
-        return self.smoothness * self.sensitivity + rounded
+        longest = _GUARD * self.clip_norm
+        rounded = _one_pass_plan.gradient_rounding(self.dim, longest, self.steepest)
+        return self.smoothness * self.sensitivity + 2.0 * rounded
 
     @property
     def missed(self) -> Any:
@@ -430,6 +433,7 @@ def _calibrated(
         smoothness=smoothness,
         diameter=problem.diameter,
         norm=norm,
+        steepest=problem.lipschitz,
         count=float(size),
         answers=float(most),
         step_size=step,

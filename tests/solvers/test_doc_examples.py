@@ -36,7 +36,7 @@ FILES += [
     *("dpsco_jax.problems.fixtures", "dpsco_jax.problems.nonconvex_losses"),
     *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.online", "dpsco_jax.rates.uniform_convergence"),
     *("dpsco_jax.problems.streams", "dpsco_jax.privacy.online"),
-    "dpsco_jax.transforms.project_subspace",
+    *("dpsco_jax.problems.heavy_tailed", "dpsco_jax.transforms.project_subspace"),
 ]
 
 
@@ -51,7 +51,7 @@ SHORT = {
     *("user_level.sampling_choice", "user_level.sgd", "dpsco_jax.problems.stored"),
     *("dpsco_jax.problems.parquet", "dpsco_jax.oracles.streamed", "dpsco_jax.geometry.subspaces"),
     *("dpsco_jax.rates.nonconvex", "dpsco_jax.rates.online", "dpsco_jax.rates.uniform_convergence"),
-    "dpsco_jax.problems.nonconvex_losses",
+    *("dpsco_jax.problems.nonconvex_losses", "dpsco_jax.problems.heavy_tailed"),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import polars
 
-from dpsco_jax.problems import losses
+from dpsco_jax.problems import heavy_tailed, losses
 from dpsco_jax.problems.datasets import task
 from dpsco_jax.problems.elements import ElementData
 from dpsco_jax.problems.objective import OneHot
@@ -35,6 +35,8 @@ _MEANS = {
     "memory": kinds.COUNT(1000),
 }
 _ROWS = {"rows": kinds.COUNT(20)}
+_TAIL = heavy_tailed.Tail("pareto", 4.0)
+_RADIUS = Kind("radius of at least one", (*kinds.POSITIVE.bad, 0.1))(2.0)
 _TEXT = {"name": kinds.WORDS("field")}
 _FILE = Kind("path of what is there", ("nonsense", 7, None))
 _VALUES = {
@@ -136,6 +138,19 @@ GOOD: dict[str, dict[str, Any]] = {
     },
     "problems.element_distance.are_element_neighbours": _BOTH,
     "problems.element_distance.element_distance": _BOTH,
+    "problems.heavy_tailed.Tail": {
+        "family": kinds.CHOICE("student"),
+        "index": Kind("above two", (2.0, *kinds.POSITIVE.bad))(4.0),
+        "dim": kinds.COUNT(3),
+    },
+    "problems.heavy_tailed.means": {"tail": kinds.OBJECT(_TAIL), "radius": _RADIUS},
+    "problems.heavy_tailed.linear_model": {
+        "tail": kinds.OBJECT(_TAIL),
+        "radius": _RADIUS,
+        "dim": kinds.COUNT(3),
+        "truth_norm": kinds.NONNEGATIVE.also(3.0)(1.0),
+        "noise": kinds.POSITIVE(1.0),
+    },
     "problems.kmeans.kmeans_pp": {**_MEANS, "num_clusters": kinds.COUNT(2)},
     "problems.kmeans.lloyd": {**_MEANS, "centres": kinds.NUMBERS(np.eye(2, 4))},
     "problems.partition.Partition": {

@@ -33,6 +33,8 @@ FAULTS = (
     Fault("find_sosp: both parts get all of the budget", "solvers/nonconvex/find_sosp.py", "(1.0, 1.0) if apart else (share, 1.0 - share)", "(1.0, 1.0)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the choice sees the users of the run", "solvers/nonconvex/find_sosp.py", "slice_users(data, search.num_users, choice.num_users)", "slice_users(data, 0, choice.num_users)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the first points for the last", "solvers/nonconvex/find_sosp.py", "path])[::-1]", "path])", ("tests/solvers/test_find_sosp.py",)),
+    Fault("find_sosp: the sample is the population, for gradients", "solvers/nonconvex/find_sosp.py", "self.choice.guaranteed_norm + self.sampling_errors[0]", "self.choice.guaranteed_norm", ("tests/solvers/test_find_sosp.py",)),
+    Fault("find_sosp: the sample is the population, for curvature", "solvers/nonconvex/find_sosp.py", "self.choice.guaranteed_curvature - self.sampling_errors[1]", "self.choice.guaranteed_curvature", ("tests/solvers/test_find_sosp.py",)),
     Fault("adaptive_spider: sizes rounded down", "solvers/nonconvex/_adaptive_mean.py", "wanted = jnp.ceil(", "wanted = jnp.floor(", _ADAPTIVE),
     Fault("adaptive_spider: users are read again", "solvers/nonconvex/_adaptive_mean.py", "one_pass(users, state.taken,", "one_pass(users, 0 * state.taken,", _ADAPTIVE),
     Fault("adaptive_spider: a batch beyond the last user", "solvers/nonconvex/_adaptive_mean.py", "wanted <= of.population_size - state.taken", "wanted <= of.population_size", _ADAPTIVE),

@@ -1,6 +1,7 @@
 """Spider, and a choice among its points: what both cost together, and what is found."""
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -124,3 +125,54 @@ def test_the_choice_does_not_see_the_users_of_the_run():
         assert int(run(made.data).released["index"]) < 20
         rows[1000:] = np.nan
         assert int(run(made.data._replace(items=rows)).released["index"]) == 20
+
+
+def test_what_is_said_of_a_population_pays_for_the_sample():
+    """By hand; of the users at hand nothing is added, and α of a population has room for the sample."""
+    with jax.enable_x64(True):
+        whole, apart = _plan(), _plan(risk="population")
+    assert whole.sampling_errors == (0.0, 0.0)
+    assert whole.guaranteed_norm == whole.choice.guaranteed_norm
+    slope, bend, points = math.exp(-0.5), 2 * math.exp(-1.5), 21
+    steep, bent = apart.sampling_errors
+    hand = slope / math.sqrt(1000) * (1 + math.sqrt(2 * math.log(2 * points / 0.05)))
+    level, half = math.log(2 * 2 * points / 0.05) / 1000, (1 + bend) / 2
+    assert steep == pytest.approx(hand, rel=1e-6)
+    hand = half * (math.sqrt(2 * level + 4 * level**2 / 9) + 2 * level / 3)
+    assert bent == pytest.approx(hand, rel=1e-6)
+    assert apart.guaranteed_norm == apart.choice.guaranteed_norm + steep
+    assert apart.guaranteed_curvature == apart.choice.guaranteed_curvature - bent
+    # Not shorter than what is proven of the population and what the sample may add.
+    search = apart.search
+    proven = search.threshold + search.estimate_error_bound
+    assert apart.choice.stationarity == pytest.approx(proven + steep, rel=1e-6)
+    assert any("independently" in each for each in apart.assumes)
+    assert not any("independently" in each for each in whole.assumes)
+    assert f"{float(apart.guaranteed_norm):.4g}" in str(apart)
+
+
+@pytest.mark.parametrize("points", [1, 8])
+def test_samples_deviate_by_more_no_more_often_than_is_said_and_half_is_too_little(points):
+    """Users who are ±1 in one dimension, slopes and curvatures alike: the widest of all that are bounded.
+
+    Half of the bounds does not hold as often: without them a population is promised what only a sample has.
+    """
+    users, failure, trials = 400, 0.2, 20_000
+    bounds = find_sosp.deviations(users, points, 1, 1.0, 2.0, failure)
+    rng = np.random.default_rng(0)
+    means = 2 * rng.binomial(users, 0.5, size=(trials, points)) / users - 1
+    for found, bound in zip((np.abs(means), means), bounds, strict=True):
+        most = np.max(found, axis=1)
+        assert np.mean(most > bound) <= failure / 2
+        assert np.mean(most > bound / 2) > failure / 2
+
+
+def test_in_more_dimensions_samples_deviate_by_less_than_is_said():
+    """Users who push and bend along one of eight axes: the mean of all is zero, that of a sample is not."""
+    users, dim, trials = 200, 8, 4000
+    steep, bent = find_sosp.deviations(users, 1, dim, 1.0, 2.0, 0.2)
+    rng = np.random.default_rng(1)
+    drawn = rng.multinomial(users, np.full(2 * dim, 1 / (2 * dim)), size=trials) / users
+    means = drawn[:, :dim] - drawn[:, dim:]
+    assert np.mean(np.linalg.norm(means, axis=1) > steep) <= 0.1
+    assert np.mean(np.max(means, axis=1) > bent) <= 0.1

@@ -10,12 +10,21 @@ backwards, that ``select_sosp`` finds to have ‖∇F‖ ≤ α and λ_min(∇²
 Source: thesis, Theorems 6.3.9 and 6.3.12; corrections C6-1 to C6-9 in docs/corrections/nonconvex.md.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: that of the two parts, composed or in
-parallel. The points are released by Spider, in full, and the choice sees nothing else of it. Utility: with
-probability 1 - ω of the choice, a point that is found has ‖∇F‖ ≤ ``guaranteed_norm`` and λ_min(∇²F) ≥
-``guaranteed_curvature``, F the mean over the users that the choice looks at, whatever Spider does; and if
-one of the points is stationary for α, one is found. That one is, nobody has proven (C6-5): ``released`` says
-whether one was found, and otherwise x_T is reported. For α the plan takes what Spider proves of the least
-gradient, so that only curvature is open.
+parallel. The points are released by Spider, in full, and the choice sees nothing else of it. Utility: a point
+that is found has ‖∇F‖ ≤ ``guaranteed_norm`` and λ_min(∇²F) ≥ ``guaranteed_curvature``, whatever Spider does:
+
+- ``"empirical"``: with probability 1 - ω, F the mean over the users;
+- ``"population"``: with probability 1 - 2ω, F the expectation over users who are drawn independently. The
+  choice's users, m of them, were not seen when its T candidates were made, so that at all of these at once
+  but with probability ω their mean gradient is off by at most (G/√m)·(1 + √(2·log(2T/ω))) and the
+  least eigenvalue of their mean Hessian is too high by at most h·(√(2l + 4l²/9) + 2l/3), l = log(2dT/ω)/m,
+  h half the width of the interval of eigenvalues: ``sampling_errors``, proof in docs/theory/nonconvex.md,
+  section 6. The bounds include them.
+
+If one of the points is stationary for the users of the choice and the α of its tests, one is found, with
+probability 1 - ω. That one is, nobody has proven (C6-5): ``released`` says whether one was found, and
+otherwise x_T is reported. For α the plan takes what Spider proves of the least gradient, and of a population
+what the sample may add to it, so that only curvature is open.
 
 Cost: those of the parts; the points, ``[T + 1, d]``, are kept. Float64.
 
@@ -35,6 +44,7 @@ Example:
 """
 
 import dataclasses
+import math
 from typing import Annotated, Any
 
 import jax
@@ -43,6 +53,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _counts, _float64, _sharding, privacy
 from dpsco_jax._argument_kinds import Count, Inside, Positive, one_of
+from dpsco_jax._numerics import as_floats
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.problem import Problem
@@ -106,19 +117,40 @@ class Plan(_plan_base.MadeFor):
         return self.search.user_gradients + self.choice.user_gradients
 
     @property
+    def sampling_errors(self) -> tuple[Any, Any]:
+        """By how much ‖∇F‖ of the population may be longer than that of the choice's users, and λ_min lower.
+
+        At all candidates at once, but with probability ω; zero for ``risk="empirical"``.
+        """
+        if self.risk == "empirical":
+            return 0.0, 0.0
+        choice = self.choice
+        width = choice.most_curvature - choice.least_curvature
+        return deviations(
+            choice.num_users,
+            choice.num_candidates,
+            self.dim,
+            choice.clip_norm,
+            width,
+            choice.failure,
+        )
+
+    @property
     def guaranteed_norm(self) -> Any:
-        """What no point that is found has a longer gradient than, with probability 1 - ω."""
-        return self.choice.guaranteed_norm
+        """What no point that is found has a longer gradient than, with probability 1 - ω, or 1 - 2ω."""
+        return self.choice.guaranteed_norm + self.sampling_errors[0]
 
     @property
     def guaranteed_curvature(self) -> Any:
-        """What no point that is found has a lower eigenvalue than, with probability 1 - ω."""
-        return self.choice.guaranteed_curvature
+        """What no point that is found has a lower eigenvalue than, with probability 1 - ω, or 1 - 2ω."""
+        return self.choice.guaranteed_curvature - self.sampling_errors[1]
 
     @property
     def assumes(self) -> tuple[str, ...]:
         """What the bounds assume; privacy assumes none of it."""
-        return (*self.search.assumes, *self.choice.assumes)
+        drawn = ("users are drawn independently from the population",)
+        apart = drawn if self.risk == "population" else ()
+        return (*self.search.assumes, *self.choice.assumes, *apart)
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced."""
@@ -139,7 +171,35 @@ class Plan(_plan_base.MadeFor):
         return self.search.work_for(item) + self.choice.work_for(item)
 
     def __str__(self) -> str:
-        return f"{self.search}\n{self.choice}\n{self.certificate()}"
+        parts = f"{self.search}\n{self.choice}\n{self.certificate()}"
+        if self.risk == "empirical":
+            return parts
+        norm, least = float(self.guaranteed_norm), float(self.guaranteed_curvature)
+        chance = 1 - 2 * float(self.choice.failure)
+        return (
+            f"{parts}\nof the population: gradient norm {norm:.4g}, least eigenvalue {least:.4g}, "
+            f"both with probability {chance:.4g}"
+        )
+
+
+def deviations(
+    num_users: int, num_points: int, dim: int, clip_norm: Any, width: Any, failure: Any
+) -> tuple[Any, Any]:
+    """What independent users add at fixed points: to the norm of a gradient, to a least eigenvalue.
+
+    Args:
+        num_users: m, who had no part in the points.
+        num_points: T, at all of which both hold at once.
+        dim: d.
+        clip_norm: G, of a user's gradient.
+        width: of the interval in which eigenvalues of a user's Hessian are.
+        failure: ω.
+    """
+    xp, (slope, wide, omega) = as_floats(clip_norm, width, failure)
+    steep = slope / math.sqrt(num_users) * (1.0 + xp.sqrt(2.0 * xp.log(2.0 * num_points / omega)))
+    level = xp.log(2.0 * dim * num_points / omega) / num_users
+    spread = xp.sqrt(2.0 * level + 4.0 / 9.0 * level**2) + 2.0 / 3.0 * level
+    return steep, 0.5 * wide * spread
 
 
 @_plan_base.remembers(least_users=4, convex=False)
@@ -167,10 +227,11 @@ def plan(
         risk: ``"empirical"``, a point for the users that there are; or ``"population"``, for whom they are
             drawn from, with one half of them for each part.
         initial_gap: B ≥ F(x_0) - inf F; the range of the loss, if it has one, if left out.
-        stationarity: α; what Spider proves of the least gradient if left out.
+        stationarity: α of the tests; what Spider proves of the least gradient if left out, and of a
+            population what the sample may add to it.
         num_candidates: how many of the last points the choice is among; all T + 1 if left out.
         share: of ε that Spider gets of users whom both parts see.
-        failure_probability: ω, of each part.
+        failure_probability: ω, of each part, and of the sample.
         most_steps: T is at most this.
         num_steps: T; the best that is at most ``most_steps`` if left out.
         drift: κ of Spider; the best if left out.
@@ -201,10 +262,15 @@ def plan(
     )
     # On a bounded domain nothing is proven, and the plan's threshold is the number that would be.
     alpha = search.threshold + search.estimate_error_bound
+    count = search.num_steps + 1 if num_candidates is None else num_candidates
+    if apart:
+        slope = float(problem.lipschitz)
+        omega = failure_probability
+        alpha += float(deviations(halves[1], count, problem.dim, slope, 0.0, omega)[0])
     choice = select_sosp.plan(
         second,
         budgets[1],
-        num_candidates=search.num_steps + 1 if num_candidates is None else num_candidates,
+        num_candidates=count,
         stationarity=alpha if stationarity is None else stationarity,
         failure=failure_probability,
     )

@@ -36,6 +36,12 @@ class Drawn(NamedTuple):
     fresh: Bool[Array, ""]
 
 
+def coin(key: jax.Array) -> tuple[Any, jax.Array]:
+    """The exponential variable that keeps a point unless the exponent is above it, and the draw's key."""
+    coin_key, draw_key = jax.random.split(key)
+    return _draws.exponential(coin_key, (), jnp.result_type(float)), draw_key
+
+
 def lazy_draw(
     key: jax.Array, point: Any, exponent: jax.typing.ArrayLike, draw: Callable[[jax.Array], Any]
 ) -> Drawn:
@@ -58,9 +64,8 @@ def lazy_draw(
     require_key(key)
     require_number("exponent", exponent)
     require_callable("draw", draw)
-    coin_key, draw_key = jax.random.split(key)
-    dtype = jnp.result_type(float)
-    fresh = _draws.exponential(coin_key, (), dtype) < jnp.asarray(exponent, dtype)
+    variable, draw_key = coin(key)
+    fresh = variable < jnp.asarray(exponent, variable.dtype)
     # Words: of keys in a batch a condition selects, which the check of key reuse takes for a use.
     words, impl = jax.random.key_data(draw_key), jax.random.key_impl(draw_key)
 

@@ -5,6 +5,7 @@ from tests.mutation import Fault
 _ONLINE = "privacy/online.py"
 _CURVE = ("tests/privacy/test_online.py",)
 _RUN = "solvers/online/_lazy.py"
+_BLOCKS = "solvers/online/_blocks.py"
 _EXPERTS = ("tests/solvers/test_online_experts.py",)
 
 FAULTS = (
@@ -32,5 +33,8 @@ FAULTS = (
     Fault("online: losses of experts are not clipped", "solvers/online/experts.py", "jnp.clip(loss, 0.0, 1.0)", "loss", _EXPERTS),
     Fault("online: half of what a draw of experts costs", "solvers/online/experts.py", "return 0.5 * self.learning_rate", "return 0.25 * self.learning_rate", _EXPERTS),
     Fault("online: weights of twice the rate", "solvers/online/experts.py", "2.0 * plan.learning_rate, 1.0", "4.0 * plan.learning_rate, 1.0", _EXPERTS),
+    Fault("online: draws of a block see all of its batches", _BLOCKS, "sums.total(places <= end)", "sums.total(places < count)", _EXPERTS),
+    Fault("online: batches of all blocks have the keys of the first", _BLOCKS, "_keys.of_part(key, first + i + 1)", "_keys.of_part(key, i + 1)", _EXPERTS),
+    Fault("online: coins of a block are tossed for its first play", _BLOCKS, "suffered = sums.at(play)", "suffered = sums.at(at.play)", _EXPERTS),
     Fault("online: coin and draw have one key", "mechanisms/lazy_draws.py", "jax.random.key_data(draw_key)", "jax.random.key_data(jax.random.clone(coin_key))", ("tests/mechanisms/test_lazy_draws.py",)),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from dpsco_jax.mechanisms import lazy_draws
 from dpsco_jax.problems import streams
 from dpsco_jax.solvers import online
 from dpsco_jax.solvers.online import (
+    _blocks,
     _lazy,
     batched_redraw,
     experts,
@@ -182,6 +183,37 @@ def test_steps_are_what_a_whole_run_is_and_then_nothing_moves():
     spent = privacy.epsilon(privacy.privacy_spent(after.ledger), 1e-6)
     assert plan.certificate().epsilon <= float(spent) <= 1.01 * plan.certificate().epsilon
     assert float(privacy.epsilon(solution.privacy, 1e-6)) == pytest.approx(float(spent), rel=1e-5)
+
+
+def _uniform(key, t):
+    return jax.random.uniform(jax.random.fold_in(key, t), (5,))
+
+
+def _one_after_the_other(key, plan, losses):
+    return _lazy.solve(key, plan, experts.measure(plan), losses, keep=True)
+
+
+@pytest.mark.parametrize("numbers", [2**17, 40])
+def test_blocks_play_what_one_batch_after_the_other_plays(monkeypatch, numbers):
+    monkeypatch.setattr(_blocks, "_NUMBERS", numbers)
+    plan = experts.plan(203, 5, BUDGET, reference="lagged", batch_size=4, redraw_probability=0.3)
+    plans = [plan, dataclasses.replace(plan, reference="none"), shrinking_dartboard.plan(60, 5)]
+    plans.append(experts.plan(650, 5, BUDGET, batch_size=300, redraw_probability=0.5))
+    for plan in plans:
+        plan = dataclasses.replace(plan, learning_rate=0.05)
+        losses = jax.tree_util.Partial(_uniform, jax.random.key(7))
+        found, wanted = (
+            jax.jit(lambda *of, solve=solve: solve(*of))(jax.random.key(1), plan, losses)
+            for solve in (experts.solve, _one_after_the_other)
+        )
+        for mine, other in (
+            (found.released, wanted.released),
+            (found.unprivate["statistic"], wanted.unprivate["statistic"]),
+            (found.unprivate["trace"]["fresh"], wanted.unprivate["trace"]["fresh"]),
+        ):
+            jax.tree.map(np.testing.assert_array_equal, mine, other)
+        lost = (each.unprivate["trace"]["loss"] for each in (found, wanted))
+        np.testing.assert_allclose(*lost, rtol=1e-5)
 
 
 def test_a_loss_moves_nothing_before_its_batch_is_over():
@@ -498,7 +530,7 @@ def test_what_is_accounted_for_are_the_numbers_that_run_and_what_was_promised_is
     assert given.certificate() == run.certificate()
     assert any("draw_zcdp" in line for line in given.certificate().assumptions)
     with jax.enable_x64(True):
-        assert float(_lazy._as_run(given).clip) == narrow
+        assert float(_lazy.as_run(given).clip) == narrow
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution, Status
 from dpsco_jax.solvers.work import Work
 
-_UNIT = 2**24
+UNIT = 2**24
 
 
 class Measure(NamedTuple):
@@ -215,15 +215,31 @@ def observe(plan: LazyPlan, measure: Measure, at: At, loss: Any) -> At:
         difference = here - jnp.asarray(measure.loss_at(loss, at.reference), float)
         low = -1.0
     added = jnp.clip(plan.learning_rate / plan.clip * difference, low, 1.0)
-    units = jnp.round(jnp.where(jnp.isnan(added), 0.0, added) * _UNIT).astype(jnp.int32)
+    units = jnp.round(jnp.where(jnp.isnan(added), 0.0, added) * UNIT).astype(jnp.int32)
     whole, part = at.exponent[0], at.exponent[1] + units
     return At(
         at.play,
         at.reference,
         measure.update(at.statistic, loss),
-        (whole + (part >> 24), part & (_UNIT - 1)),
+        (whole + (part >> 24), part & (UNIT - 1)),
         at.suffered + here,
     )
+
+
+def coin_exponent(plan: LazyPlan, exponent: tuple[Any, Any], more: Any = 0.0) -> Any:
+    """Minus the logarithm of the chance that the play is kept, of what was seen in a batch."""
+    whole, part = exponent
+    more = more - jnp.log1p(-plan.redraw_probability)
+    if plan.reference == "lagged":
+        # B of the envelope's clips are added as integers: as floats they would cancel with the sum.
+        whole = whole + plan.batch_size
+        more = more + (plan.envelope_factor - 1.0) * (plan.batch_size * plan.clip)
+    return plan.clip * (whole.astype(float) + part.astype(float) / UNIT) + more
+
+
+def reference_exponent(plan: LazyPlan) -> Any:
+    """The same for the reference, whose coin sees nothing."""
+    return -jnp.log1p(-plan.reference_probability)
 
 
 def move(
@@ -232,15 +248,10 @@ def move(
     """The points of the next batch, and whether the play is new; ``more`` is added to its exponent."""
     draw = functools.partial(_sampled, measure, at.statistic)
     play_key, reference_key = jax.random.split(key)
-    whole, part = at.exponent
-    reference, more = at.reference, more - jnp.log1p(-plan.redraw_probability)
+    reference = at.reference
     if plan.reference == "lagged":
-        # B of the envelope's clips are added as integers: as floats they would cancel with the sum.
-        whole = whole + plan.batch_size
-        more = more + (plan.envelope_factor - 1.0) * (plan.batch_size * plan.clip)
-        often = -jnp.log1p(-plan.reference_probability)
-        reference = lazy_draw(reference_key, reference, often, draw).point
-    exponent = plan.clip * (whole.astype(float) + part.astype(float) / _UNIT) + more
+        reference = lazy_draw(reference_key, reference, reference_exponent(plan), draw).point
+    exponent = coin_exponent(plan, at.exponent, more)
     drawn = lazy_draw(play_key, at.play, exponent, draw)
     return At(drawn.point, reference, at.statistic, _nothing(), jnp.zeros(())), drawn.fresh
 
@@ -252,7 +263,7 @@ def _narrow(number: Any) -> Any:
     return np.asarray(np.float32(number), np.float64)[()]
 
 
-def _as_run(plan: LazyPlan) -> LazyPlan:
+def as_run(plan: LazyPlan) -> LazyPlan:
     """The numbers that are accounted for, whether ``jax_enable_x64`` is on or not."""
     return jax.tree.map(lambda leaf: jnp.asarray(_narrow(leaf), float), plan)
 
@@ -264,7 +275,7 @@ def _sampled(measure: Measure, statistic: Any, key: jax.Array) -> Any:
 def init(key: jax.Array, plan: LazyPlan, measure: Measure) -> State:
     """The state before the first round, with the whole run charged."""
     _checks.require_key(key)
-    numbers = _as_run(plan)
+    numbers = as_run(plan)
     run_key, at = start(key, measure)
     ledger = privacy.charge(privacy.open_ledger(plan.relation), numbers.loss())
     return State(numbers, jnp.zeros((), jnp.int32), at.play, ledger, run_key, at)
@@ -301,7 +312,7 @@ def solve(
     """
     _checks.require_key(key)
     _checks.require_callable("losses", losses)
-    plan = _as_run(plan)
+    plan = as_run(plan)
     key, at = start(key, measure)
     last = plan.num_batches - 1
 
@@ -321,6 +332,11 @@ def solve(
     at = rounds(at, jnp.int32(last), plan.num_rounds - last * plan.batch_size)
     final = at.play if keep else ()
     plays = jax.tree.map(lambda some, one: jnp.concatenate([some, one[None]]), plays, final)
+    return finished(plan, at, plays if keep else None, suffered, fresh)
+
+
+def finished(plan: LazyPlan, at: At, plays: Any, suffered: Any, fresh: Any) -> Solution:
+    """What a run returns, of where it has ended and of all batches before the last."""
     good = jnp.asarray([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(at.play)])
     return Solution(
         params=at.play,
@@ -332,7 +348,7 @@ def solve(
             "trace": {"loss": jnp.append(suffered, at.suffered), "fresh": fresh},
             "statistic": at.statistic,
         },
-        released={"plays": plays} if keep else None,
+        released=None if plays is None else {"plays": plays},
     )
 
 

@@ -21,7 +21,8 @@ are exact but for the rounding of scores, η times a sum of losses, which moves 
 that is ever drawn, some 10^-5. Beside an η below 10^-3 that counts: switch on ``jax_enable_x64``, which makes
 it 10^-14. Expected regret, against losses that do not depend on plays: log(d)/η + ηTB/8.
 
-Cost: T·d additions, memory O(d) and one play a batch, at most ⌈T/B⌉ draws of d variables.
+Cost: T·d additions, memory O(d) and one play a batch, at most ⌈T/B⌉ draws of d variables. ``solve`` passes
+over losses in blocks, and does something for the play only where a coin is lost (``_blocks``).
 
 Example:
     >>> import jax
@@ -52,7 +53,7 @@ from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Count, checked, integer, one_of, real
 from dpsco_jax._pytrees import pytree
 from dpsco_jax.mechanisms import selection
-from dpsco_jax.solvers.online import _calibration, _lazy
+from dpsco_jax.solvers.online import _blocks, _calibration, _lazy
 from dpsco_jax.solvers.online._lazy import LazyPlan, Measure, State
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution
@@ -197,13 +198,13 @@ def step(state: State, loss: Float[ArrayLike, " dim"]) -> tuple[State, Int[Array
 def solve(
     key: jax.Array, plan: Plan, losses: Callable[[Int[Array, ""]], Float[ArrayLike, " dim"]]
 ) -> Solution:
-    """Plays a whole stream, of whose losses those of one round are in memory at a time.
+    """Plays a whole stream, of whose losses 2^17 at most, or those of one round, are in memory at a time.
 
     Args:
         key: a typed key, used up.
         plan: of ``plan``; its numbers may be traced and batched.
-        losses: ``losses(t)``, those of round t = 0, ..., T - 1, as ``problems.streams`` has them. They must
-            not depend on anything that the run draws.
+        losses: ``losses(t)``, those of round t = 0, ..., T - 1, as ``problems.streams`` has them, for many
+            rounds at once by ``jax.vmap``. They must not depend on anything that the run draws.
 
     Returns:
         The last play; ``released["plays"]`` are all, one a batch. ``unprivate["trace"]["loss"]`` is what was
@@ -211,9 +212,12 @@ def solve(
     """
     _checks.require_instance("plan", plan, Plan)
     _checks.require_callable("losses", losses)
-    return _lazy.solve(
-        key, plan, measure(plan), lambda t: entries("losses", plan.dim, losses(t)), keep=True
-    )
+    _checks.require_key(key)
+
+    def units(t: Any) -> Any:
+        return _units(entries("losses", plan.dim, losses(t)))
+
+    return _blocks.solve(key, plan, measure(plan), units)
 
 
 def totals(statistic: Any) -> np.ndarray:

@@ -124,4 +124,25 @@ FAULTS = (
         "starts = [distance, *[0.0 for _ in reached[:-1]]]",
         _DESCENT,
     ),
+    Fault(
+        "heavy tails: a ridge has no slope",
+        "solvers/heavy_tailed/_phases.py",
+        "return self.moments.first + self.known",
+        "return self.moments.first",
+        _COPIES,
+    ),
+    Fault(
+        "heavy tails: rounds each fail as often as all together",
+        "solvers/heavy_tailed/population_localize.py",
+        "share = failure / count",
+        "share = failure",
+        _COPIES,
+    ),
+    Fault(
+        "heavy tails: a round starts nearer than the excess of the one before lets it",
+        "solvers/heavy_tailed/_phases.py",
+        "math.sqrt(2 * end / convexity)",
+        "math.sqrt(end / convexity)",
+        _COPIES,
+    ),
 )

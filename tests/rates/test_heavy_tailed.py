@@ -120,3 +120,24 @@ def test_the_printed_bound_of_glms_is_not_what_its_proof_adds_up_to():
     bound = heavy_tailed.glm_bound(moments, far, **numbers)
     printed = heavy_tailed.glm_bound(moments, far, **numbers, printed=True)
     assert bound > 1.2 * printed
+
+
+@pytest.mark.parametrize("order", [2.0, 2.5, 4.0, math.inf])
+def test_strongly_convex_losses_have_the_square_of_the_rate_over_the_convexity(order):
+    """The fixed point of E = r·√(2E/μ) has the terms of r²; exponents 1 in n, and 2 - 2/k in n and in ρ."""
+    power = 1 - 1 / order
+    sizes = SIZES | {"failure": math.exp(-2)}
+    noise, still = Moments(order, 1.0, 1e-9), Moments(order, 1e-9)
+
+    def at(moments, **changes):
+        return heavy_tailed.strongly_convex(moments, 0.5, **(sizes | changes))
+
+    np.testing.assert_allclose(at(noise) / at(noise, num_users=2**13), 4**power, rtol=1e-6)
+    np.testing.assert_allclose(at(noise) / at(noise, rho=1.0), 4**power, rtol=1e-6)
+    still_there = {"rho": 1e30}
+    np.testing.assert_allclose(at(still, **still_there), 1e-18 * 2 / (0.5 * 2**12), rtol=1e-6)
+    for moments, extra in ((noise, {}), (still, still_there)):
+        root = heavy_tailed.high_probability(moments, 1.0, **sizes | extra)
+        np.testing.assert_allclose(at(moments, **extra), root**2 / 0.5, rtol=1e-6)
+    printed = heavy_tailed.strongly_convex(noise, 0.5, **sizes, printed=True)
+    np.testing.assert_allclose(printed / at(noise), 2**power, rtol=1e-6)

@@ -411,6 +411,9 @@ ROWS: tuple[Row, ...] = (
         moments=Moments(4.0, 1.0)),
     _row("population_localize, alone", population_localize, 24, num_steps=3, num_phases=2, groups=2,
         moments=Moments(math.inf, 1.0)),
+    # Rounds of 12 and of 24 users; of each, phases of two thirds and of a third.
+    _row("population_localize, rounds", population_localize, 36, num_steps=3, num_rounds=2, num_phases=2,
+        groups=4, objective=RIDGED, moments=Moments(math.inf, 1.0), seams=(8, 12, 28)),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     # Three periods of three steps, each step of users of its own.
     _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),

@@ -165,13 +165,39 @@ def test_the_paper_to_the_letter_and_what_it_costs():
     assert planned(constants="paper", num_steps=None, failure=0.3).gap_bound == math.inf
 
 
-def test_nothing_is_proven_of_a_ridge_or_of_a_loss_that_is_not_convex():
-    for changes in ({"ridge": 0.1}, {"loss_strong_convexity": -0.1}):
+def test_nothing_is_proven_of_a_ridge_without_end_or_of_a_loss_that_is_not_convex():
+    endless = {"ridge": 0.1, "domain": domains.whole_space()}
+    for changes in (endless, {"loss_strong_convexity": -0.1, "ridge": 0.1}):
         problem = Problem(LINEAR._replace(**changes), num_users=USERS, dim=DIM)
         plan = clipped_gd.plan(
             problem, BUDGET, moments=Moments(math.inf, 3.0), regularization=1.0, num_steps=9
         )
         assert plan.gap_bound == plan.excess_bound == math.inf
+
+
+def test_a_ridge_is_a_slope_that_is_known():
+    """⟨g, x⟩ + (1/2)·‖x‖² with a pull of 1: minimized at -ḡ/2; the bound has G_1 and the length of x."""
+    ridged, rows = LINEAR._replace(ridge=1.0), gradients(1)
+    problem = Problem(ridged, num_users=USERS, dim=DIM, distance=1.0)
+    given = {"moments": MOMENTS, "regularization": LAMBDA, "num_steps": 400, "clip_norm": 2.0}
+    plan = clipped_gd.plan(problem, BUDGET, **given)
+    assert plan.radius == min(MOMENTS.first + 1.0, 2.0) == 2.0
+    assert plan.gap_bound > planned(num_steps=400, clip_norm=2.0).gap_bound
+
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(0, None))
+    def run(key, rows):
+        return clipped_gd.solve(key, plan, ridged, users_of(rows), jnp.zeros(DIM)).params
+
+    points = np.asarray(run(jax.random.split(jax.random.key(1), 50), rows), float)
+    mean = rows.astype(float).mean(0)
+    value = lambda x: x @ mean + np.sum(x**2, -1)  # noqa: E731
+    gaps = value(points) - value(-mean / 2)
+    v = DIM * (2 * float(plan.noise_multiplier) / USERS) ** 2
+    bias = np.linalg.norm(rows.mean(0) - clipped(rows, 2.0).mean(0))
+    bound = clipped_descent.descent(400) * (9 + 4 * v) + clipped_descent.pulled(400) + bias**2
+    assert gaps.min() > -1e-5
+    assert gaps.mean() + 3 * gaps.std() / math.sqrt(50) <= bound
 
 
 def test_how_many_answers_may_fail():

@@ -123,7 +123,9 @@ def test_the_clip_and_the_bound_of_the_plan():
 def test_bounded_moments_have_no_dummies_and_bounds_fall_with_n():
     assert planned(moments=Moments(math.inf, 2.0)).details["dummies_bound"] == 0.0
     assert planned(moments=Moments(math.inf, 2.0), clip_norm=1.0).details["dummies_bound"] > 1.0
-    ridged = Problem(losses.squared(1.0, 1.0, 1.0, ridge=0.1), num_users=USERS, dim=DIM)
+    ridged = losses.squared(1.0, 1.0, 1.0, ridge=0.1)
+    ridged = ridged._replace(loss_strong_convexity=-0.1)
+    ridged = Problem(ridged, num_users=USERS, dim=DIM)
     plan = known_lipschitz.plan(ridged, BUDGET, moments=MOMENTS, num_steps=2, num_phases=1)
     assert plan.excess_bound == math.inf
     few, many = (

@@ -304,3 +304,90 @@ def test_bounded_slopes_have_a_bound_in_expectation_that_holds():
     assert excess.mean() < 0.3
     clipped = localized_erm.plan(problem, BUDGET, num_steps=200, clip_norm=0.5)
     assert clipped.excess_bound == math.inf
+
+
+RIDGED = OBJECTIVE._replace(ridge=0.5)
+
+
+def ridged(users, distance=1.0):
+    return Problem(RIDGED, num_users=users, dim=DIM, distance=distance)
+
+
+def test_a_round_starts_where_the_excess_of_the_one_before_lets_it():
+    """Every round is the plan for its own block, at √(2E/μ), for a share of what may fail."""
+    many = {"moments": MOMENTS, "num_steps": 10**5, "constants": "tight", "num_phases": 3}
+    plan = population_localize.plan(ridged(70_000), BUDGET, num_rounds=3, failure=0.3, **many)
+    assert [part.num_users for part in plan.parts] == [10_000, 20_000, 40_000]
+    distance = 1.0
+    for part in plan.parts:
+        alone = population_localize.plan(
+            ridged(part.num_users, distance), BUDGET, num_rounds=1, failure=0.1, **many
+        )
+        np.testing.assert_allclose(part.excess_bound, alone.high_probability_bound, rtol=1e-6)
+        for phase, other in zip(part.parts, alone.parts, strict=True):
+            one, wanted = getattr(phase, "base", phase), getattr(other, "base", other)
+            np.testing.assert_allclose(one.strength, wanted.strength, rtol=1e-6)
+            assert one.num_users == wanted.num_users
+            # The ridge is 0.5·2 steep, on a ball of radius 2.
+            reach = min((MOMENTS.first + 1.0) / one.strength, 4.0)
+            np.testing.assert_allclose(one.radius, reach)
+        distance = min(math.sqrt(2 * part.excess_bound / 0.5), 2 * (MOMENTS.first + 1.0) / 0.5)
+    assert plan.high_probability_bound == plan.parts[-1].excess_bound
+    assert "rounds" in str(plan)
+    assert plan.certificate().epsilon <= BUDGET.epsilon
+
+
+def test_rounds_are_for_what_is_strongly_convex():
+    assert len(localized(num_rounds=1).parts) == len(localized().parts)
+    with pytest.raises(ValueError, match="num_rounds"):
+        localized(num_rounds=2)
+    with pytest.raises(ValueError, match="num_users"):
+        population_localize.plan(ridged(20), BUDGET, moments=MOMENTS, num_rounds=3)
+    endless = OBJECTIVE._replace(ridge=0.5, domain=domains.whole_space())
+    plan = population_localize.plan(
+        Problem(endless, num_users=400, dim=DIM, distance=1.0), BUDGET, moments=MOMENTS
+    )
+    assert plan.high_probability_bound == math.inf
+
+
+def test_the_bound_of_rounds_falls_as_one_over_n_and_that_of_phases_as_its_root():
+    """Bounded slopes, no noise to speak of, and steps without end: G²/(μn) against GD/√n."""
+    steep = losses.absolute(1.0, domains.ball(2.0))
+    bounds = {}
+    for ridge in (0.0, 0.5):
+        for users in (10**5, 10**7):
+            problem = Problem(steep._replace(ridge=ridge), num_users=users, dim=1, distance=1.0)
+            plan = localized_erm.plan(
+                problem, Budget(50.0, 1e-12), num_steps=10**9, constants="tight"
+            )
+            bounds[ridge, users] = plan.excess_bound
+    fall = {ridge: bounds[ridge, 10**5] / bounds[ridge, 10**7] for ridge in (0.0, 0.5)}
+    assert 7 < fall[0.0] < 13
+    assert 60 < fall[0.5] < 140
+
+
+def test_the_risk_of_rounds_falls_as_one_over_n():
+    """½‖x - s‖² with the lengths of Pareto: strongly convex by itself; slope about -1."""
+    objective, risks = losses.squared_distance(1e6, 2.0), []
+    rng = np.random.default_rng(3)
+    for users in (2**9, 2**12):
+        problem = Problem(objective, num_users=users, dim=DIM, distance=2.0)
+        moments = Moments(4.0, 4.0, 2.5, 2.4)
+        plan = population_localize.plan(
+            problem, Budget(8.0, 1e-6), moments=moments, num_steps=100, num_rounds=2
+        )
+
+        @jax.jit
+        @jax.vmap
+        def points(key, rows, plan=plan):
+            data = UserData(rows[:, None], None)
+            return population_localize.solve(key, plan, objective, data, jnp.zeros(DIM)).params
+
+        rows = rng.standard_normal((10, users, DIM))
+        lengths = rng.uniform(size=(10, users, 1)) ** (-1 / TAIL)
+        rows *= lengths / np.linalg.norm(rows, axis=-1, keepdims=True)
+        truth = np.array([1.0, 0.0, 0.0])
+        found = points(jax.random.split(jax.random.key(users), 10), np.float32(rows + truth))
+        risks.append(np.median(0.5 * np.sum((np.asarray(found) - truth) ** 2, axis=1)))
+        assert max(risks) <= plan.high_probability_bound
+    assert math.log2(risks[1] / risks[0]) / 3 <= -0.75

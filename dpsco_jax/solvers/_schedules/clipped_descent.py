@@ -7,7 +7,8 @@ clipped to C and noise of standard deviation σ = C·s on each of d coordinates,
     E F(x̂) - min F <= (4/λ)·(T + 3H_T)/(T(T + 7))·(Λ² + vC²) + λr²(T + 2)/(T(T + 7)) + b²/λ,       H_T = Σ 1/t
 
 where Λ <= C is the largest norm of the mean of clipped gradients on K, E Λ² <= G_1² + G_2²/m, and b is the
-largest error of the mean of clipped gradients on K. T, Proposition 12.3.1 prints, for T >= max(m, m²ρ/d),
+largest error of the mean of clipped gradients on K. A convex term of slope B at most, whose gradient is added
+to the mean as it is, adds B to Λ and to G_1 below. T, Proposition 12.3.1 prints, for T >= max(m, m²ρ/d),
 32C²d/(λm²ρ) + 7λr²/m + b²/λ. With E L_s^k <= G_k^k, E b <= ``clip_bias``; bounds that hold in most runs
 follow by Markov's inequality, with the failures that the file's functions are given.
 
@@ -91,6 +92,7 @@ def in_most_runs(
     clip_norm: float | None = None,
     radius: float | None = None,
     population: bool = True,
+    known: float = 0.0,
 ) -> Answer:
     """The least distance that is exceeded in a share of ``failure`` of all runs, over C and what may fail.
 
@@ -101,12 +103,13 @@ def in_most_runs(
         variance: v, of all coordinates of the noise over C².
         failure: shared among the noise, the clip and the sample.
         clip_norm: C, to be kept; ``None`` for the best.
-        radius: λr; G_1 if left out.
+        radius: λr; G_1 + B if left out.
         population: whether the sample may fail too; else the distance is to its own minimizer.
+        known: B, the largest slope of a convex term whose gradient is added as it is, such as a ridge.
     """
     bounded = moments.order == math.inf
-    pull = pulled(num_steps) * (moments.first if radius is None else radius) ** 2
-    each, slope = descent(num_steps), _mean_square(moments, num_users)
+    pull = pulled(num_steps) * (moments.first + known if radius is None else radius) ** 2
+    each = descent(num_steps)
     share = _SHARES[:, None]
     of_noise, of_sample = share * failure, _SHARES * failure if population else np.zeros(1)
     of_clip = failure - of_noise - of_sample
@@ -120,7 +123,7 @@ def in_most_runs(
             else clip_norm
         )
         bias = _biases(moments, clip) / of_clip
-        slopes = np.minimum(slope, np.square(clip)) + variance * np.square(clip)
+        slopes = _squares(moments, num_users, clip, known) + variance * np.square(clip)
         gap = (each * slopes + pull) / of_noise + bias**2
         stray = moments.second / np.sqrt(num_users * of_sample) if population else 0.0
         distance = np.where(of_clip > 0, np.sqrt(2 * gap) + stray, np.inf)
@@ -137,6 +140,7 @@ def in_the_mean(
     variance: float,
     clip_norm: float,
     radius: float | None = None,
+    known: float = 0.0,
 ) -> Answer:
     """The root mean square distance of losses that have no slope above C: nothing is clipped.
 
@@ -146,11 +150,12 @@ def in_the_mean(
         num_steps: T.
         variance: v.
         clip_norm: C.
-        radius: λr; G_1 if left out.
+        radius: λr; G_1 + B if left out.
+        known: B, as of ``in_most_runs``.
     """
-    slopes = min(_mean_square(moments, num_users), clip_norm**2) + variance * clip_norm**2
+    slopes = float(_squares(moments, num_users, clip_norm, known)) + variance * clip_norm**2
     gap = descent(num_steps) * slopes
-    gap += pulled(num_steps) * (moments.first if radius is None else radius) ** 2
+    gap += pulled(num_steps) * (moments.first + known if radius is None else radius) ** 2
     return Answer(clip_norm, math.sqrt(2 * gap) + moments.second / math.sqrt(num_users), gap)
 
 
@@ -248,9 +253,12 @@ def _bound(found: Localized) -> float:
     return found.bound
 
 
-def _mean_square(moments: Moments, num_users: int) -> float:
-    """Of the mean of m slopes: G_1² + G_2²/m."""
-    return moments.first**2 + moments.second**2 / num_users
+def _squares(
+    moments: Moments, num_users: int, clip: np.ndarray | float, known: float
+) -> np.ndarray:
+    """(min(√(G_1² + G_2²/m), C) + B)²: of the mean of m clipped slopes, and what is known."""
+    free = math.sqrt(moments.first**2 + moments.second**2 / num_users)
+    return np.square(np.minimum(free, clip) + known)  # type: ignore[no-any-return]
 
 
 def _best_clip(moments: Moments, square: np.ndarray, of_clip: np.ndarray) -> np.ndarray:

@@ -2,7 +2,10 @@
 
 import math
 
+import numpy as np
+
 from dpsco_jax import privacy
+from dpsco_jax.problems.problem import Problem
 from dpsco_jax.solvers import _planning
 from dpsco_jax.solvers.plans import Remarks
 
@@ -28,3 +31,16 @@ def rho_of(num_users: int, budget: privacy.Budget, constants: str, accountant: s
         return (budget.epsilon / (math.sqrt(budget.epsilon + log) + math.sqrt(log))) ** 2
     one = _planning.fixed_size(num_users, num_users, 1)
     return one.noise_multiplier(budget.epsilon, budget.delta, accountant) ** -2 / 2
+
+
+def known_slope(problem: Problem) -> float:
+    """The largest slope of the ridge on the domain; 0 on one without end, where nothing is proven of it."""
+    most = float(problem.objective.ridge) * float(np.asarray(problem.objective.domain.norm))
+    return most if math.isfinite(most) else 0.0
+
+
+def always_covered(problem: Problem) -> bool:
+    """Whether the bounds are of this objective: of convex losses, and a ridge of which a slope is known."""
+    ridge = problem.objective.ridge
+    bounded = ridge == 0 or (ridge > 0 and math.isfinite(problem.slope))
+    return bounded and problem.objective.loss_strong_convexity >= 0

@@ -10,8 +10,9 @@ needs no radius, and its point is within three times the distance of the majorit
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: each copy has the whole budget, a user
 is in one. Utility: but for a share ``bound_failure`` of all runs and samples the point is within
-``distance_bound`` of the minimizer, for convex losses without a ridge of i.i.d. users whose slopes have the
-moments given. Of J copies ⌈0.51·J⌉ have to be near; how often one may be far is by the binomial law.
+``distance_bound`` of the minimizer, for convex losses of i.i.d. users whose slopes have the moments given,
+with a ridge on bounded domains alone. Of J copies ⌈0.51·J⌉ have to be near; how often one may be far is by
+the binomial law.
 
 Cost: T·n user gradients: those of one run on all users.
 
@@ -46,7 +47,7 @@ from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers._schedules import clipped_descent
 from dpsco_jax.solvers.copies import Copies, solve
 from dpsco_jax.solvers.heavy_tailed import _phases, clipped_gd
-from dpsco_jax.solvers.heavy_tailed._terms import rho_of
+from dpsco_jax.solvers.heavy_tailed._terms import always_covered, rho_of
 from dpsco_jax.solvers.plans import Remarks
 
 __all__ = ["plan", "solve"]
@@ -108,7 +109,7 @@ def plan(
     else:
         steps = setting.steps(users)
         answer = clipped_descent.in_most_runs(
-            moments, users, steps, setting.variance(users), share, clip_norm
+            moments, users, steps, setting.variance(users), share, clip_norm, known=setting.known
         )
         clip_norm = answer.clip_norm
     base = clipped_gd.plan(
@@ -123,7 +124,8 @@ def plan(
         chunk_size=chunk_size,
     )
     bound = _phases.repeated(answer, copies).distance / regularization
-    covered = _phases.always_covered(problem)
+    # The printed numbers know no ridge.
+    covered = always_covered(problem) and not (paper and problem.objective.ridge)
     return Copies(
         title="clipped gradient descent, the point that most copies are near",
         num_users=problem.num_users,

@@ -15,8 +15,8 @@ Source: T, Algorithm 36, Proposition 12.3.1, Corollary 12.3.3. Corrections: B-a,
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, at every point of the run: replacing a
 user moves the mean by 2C/n, whatever the losses are, and T Gaussian releases compose exactly. All arguments
 are public; moments that were taken from the data void it. Utility: ``gap_bound`` on the excess of the
-objective of these users, exceeded in a share ``failure`` of all runs and samples, for convex losses without a
-ridge of i.i.d. users whose slopes L_u = max over X of ‖∇f_u‖ have the moments given.
+objective of these users, exceeded in a share ``failure`` of all runs and samples, for convex losses of i.i.d.
+users whose slopes L_u = max over X of ‖∇f_u‖ have the moments given; with a ridge on bounded domains alone.
 
 Cost: T·n user gradients; memory of one chunk of them. The noise is proportional to √T and is worth the same
 for every T: beyond a few hundred steps nothing is gained.
@@ -48,7 +48,13 @@ from dpsco_jax.rates.heavy_tailed import Moments, OfMoments
 from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import clipped_descent
 from dpsco_jax.solvers.first_order import FirstOrder, solve
-from dpsco_jax.solvers.heavy_tailed._terms import MOST_STEPS, PREMISES, rho_of
+from dpsco_jax.solvers.heavy_tailed._terms import (
+    MOST_STEPS,
+    PREMISES,
+    always_covered,
+    known_slope,
+    rho_of,
+)
 from dpsco_jax.solvers.plans import Remarks
 
 __all__ = ["plan", "solve"]
@@ -79,8 +85,9 @@ def plan(
         num_steps: T; what the proposition asks for, ⌈max(n, n²ρ/d)⌉, but 1,000 at most for ``"tight"``, if
             left out.
         clip_norm: C, in place of the one with the least bound.
-        radius: r, how far points may be from the start; if left out G_1/λ, within which the minimizer of the
-            population's objective lies, and 2G_1/λ, as printed, for ``"paper"``.
+        radius: r, how far points may be from the start; if left out G_1/λ (with a ridge, which is at most B
+            steep, (G_1 + B)/λ), within which the minimizer of the population's objective lies, and twice
+            that, as printed, for ``"paper"``.
         failure: how often the bound may be exceeded; of the corollary 2/5.
         constants: ``"tight"``: noise by the accountant, the clip level and the bound of the proof in
             docs/theory/heavy_tails.md. ``"paper"``: those of the corollary, with noise for the ρ of zCDP from
@@ -92,12 +99,13 @@ def plan(
         ValueError: an argument is out of range.
     """
     users, dim, paper = problem.num_users, problem.dim, constants == "paper"
+    known = known_slope(problem)
     rho = rho_of(users, budget, constants, accountant)
     if num_steps is None:
         printed = clipped_descent.paper_steps(users, dim, rho)
         num_steps = printed if paper else min(printed, MOST_STEPS)
     if radius is None:
-        radius = (2 if paper else 1) * moments.first / regularization
+        radius = (2 if paper else 1) * (moments.first + known) / regularization
     radius = min(radius, problem.diameter)
     variance = 2 * dim * num_steps / (users**2 * rho)
     found = _numbers(
@@ -109,6 +117,7 @@ def plan(
         failure,
         clip_norm,
         radius * regularization,
+        known,
         paper,
     )
     mean = means.clipped(
@@ -125,11 +134,11 @@ def plan(
         multiplier = _planning.float32_above(math.sqrt(num_steps / (2 * rho)))
         releases = dataclasses.replace(mean.releases, noise_multiplier=multiplier)
         mean = dataclasses.replace(mean, releases=releases)
-    objective = problem.objective
-    covered = not objective.ridge and objective.loss_strong_convexity >= 0
+    # The printed numbers know no ridge.
+    covered = always_covered(problem) and not (paper and problem.objective.ridge)
     always = moments.order == math.inf and found.clip_norm >= moments.highest
     mean_gap = clipped_descent.in_the_mean(
-        moments, users, num_steps, variance, found.clip_norm, radius * regularization
+        moments, users, num_steps, variance, found.clip_norm, radius * regularization, known
     ).gap
     return FirstOrder(
         title="clipped gradient descent, pulled to its start",
@@ -159,13 +168,14 @@ def _numbers(
     failure: float,
     clip_norm: float | None,
     radius: float,
+    known: float,
     paper: bool,
 ) -> clipped_descent.Answer:
     """The clip level, and λ times what the gap exceeds rarely."""
     users, dim = problem.num_users, problem.dim
     if not paper:
         return clipped_descent.in_most_runs(
-            moments, users, num_steps, variance, failure, clip_norm, radius, population=False
+            moments, users, num_steps, variance, failure, clip_norm, radius, False, known
         )
     clip = clipped_descent.paper_clip(moments, users, dim, rho) if clip_norm is None else clip_norm
     # Corollary 12.3.3, with the factor 5 of Markov's inequality on the last term, too (B-d).

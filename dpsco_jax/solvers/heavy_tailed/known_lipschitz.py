@@ -12,11 +12,11 @@ dummy depends on that user alone, so that neighbours stay neighbours, and n does
 clipped at C besides: an S_u that is too small costs utility alone. An S_u that is no number makes a dummy.
 The S_u are private; C is public and comes from public moments, never from the S_u.
 
-Utility: ``excess_bound``, for convex losses without a ridge of i.i.d. users with E S_u^k ≤ G_k^k and E S_u² ≤
-G_2², and D at least the distance from the start to a minimizer x*. The dummies' risk F' has slopes of at most
-C, and the proof of localization holds against any point within D of the start, hence against x*, which need
-not minimize F'. F - F' is E[S_u·1{S_u > C}]-Lipschitz, G_k^k/C^{k-1} at most. With R the most that the last
-point can be from x*, the diameter or D and the radii of all phases,
+Utility: ``excess_bound``, for convex losses, with a ridge on bounded domains alone, of i.i.d. users with E
+S_u^k ≤ G_k^k and E S_u² ≤ G_2², and D at least the distance from the start to a minimizer x*. The dummies'
+risk F' has slopes of at most C, and the proof of localization holds against any point within D of the start,
+hence against x*, which need not minimize F'. F - F' is E[S_u·1{S_u > C}]-Lipschitz, G_k^k/C^{k-1} at most.
+With R the most that the last point can be from x*, the diameter or D and the radii of all phases,
 
     E F(x_I) - F(x*) ≤ the bound of ``localized_erm`` at L = C + R·G_k^k/C^{k-1}.
 
@@ -63,7 +63,7 @@ from dpsco_jax.problems.users import UserData, num_users
 from dpsco_jax.rates.heavy_tailed import Moments, OfMoments
 from dpsco_jax.solvers import _arguments, _plan_base, _planning, phased
 from dpsco_jax.solvers.heavy_tailed import _phases
-from dpsco_jax.solvers.heavy_tailed._terms import rho_of
+from dpsco_jax.solvers.heavy_tailed._terms import always_covered, rho_of
 from dpsco_jax.solvers.phased import Phased
 from dpsco_jax.solvers.plans import Remarks
 from dpsco_jax.solvers.solution import Solution
@@ -113,9 +113,9 @@ def plan(
     practical = constants == "practical"
     found = _phases.best_in_the_mean(setting, clip_norm, num_phases, strength, practical)
     distance = problem.require_distance()
-    reach = distance + math.fsum(taken.first / each for each in found.localized.strengths)
+    reach = distance + math.fsum(setting.first / each for each in found.localized.strengths)
     dropped = min(reach, problem.diameter) * _dropped(moments, clip_norm)
-    covered = _phases.always_covered(problem)
+    covered = always_covered(problem)
     return Phased(
         title="localization at the population's minimizers, with dummies for steep users",
         num_users=problem.num_users,

@@ -1,15 +1,17 @@
 """Localization at the population's minimizers where slopes are bounded: private risk in expectation.
 
 What it computes: ``population_localize`` with one copy and the clip at the largest slope L, which changes no
-gradient of honest data: nothing has to be boosted, and the bound is on the mean.
+gradient of honest data: nothing has to be boosted, and the bound is on the mean. Strongly convex objectives
+have rounds, as there.
 
 Source: T, Proposition 12.6.6, by Algorithms 36 and 37 (the thesis cites Feldman, Koren and Talwar 2020,
 Theorem 4.8, whose phases are around empirical minimizers).
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: a user is in one phase, each of which
 has the whole budget; every gradient is clipped, so that a wrong L costs utility alone. Utility:
-``excess_bound``, with all constants, for convex losses without a ridge of i.i.d. users with slopes of at most
-L, and D at least the distance from the start to a minimizer. Of order G_2·D/√n + L·D·√d/(n√ρ), if T is large.
+``excess_bound``, with all constants, for convex losses of i.i.d. users with slopes of at most L, with a ridge
+on bounded domains alone, and D at least the distance from the start to a minimizer. Of order G_2·D/√n +
+L·D·√d/(n√ρ), if T is large; in rounds of G_2²/(μn) + L²d/(μn²ρ).
 
 Cost: T·n user gradients, one program.
 
@@ -28,6 +30,7 @@ Example:
     ((3,), 0, True)
 """
 
+import functools
 import math
 from typing import Annotated
 
@@ -37,6 +40,7 @@ from dpsco_jax.problems.problem import Problem
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers.heavy_tailed import _phases
+from dpsco_jax.solvers.heavy_tailed._terms import always_covered
 from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.plans import Remarks
 
@@ -49,6 +53,7 @@ def plan(
     budget: privacy.Budget,
     *,
     second_moment: Positive | None = None,
+    num_rounds: Count | None = None,
     num_phases: Count | None = None,
     strength: Positive | None = None,
     num_steps: Count | None = None,
@@ -63,7 +68,8 @@ def plan(
         problem: for the domain, L, n, the number of parameters and D, which must be finite.
         budget: (ε, δ) of the run, δ > 0.
         second_moment: G_2 with E L_u² ≤ G_2², at most L; L if left out.
-        num_phases: I; if left out the best, 8 at most.
+        num_rounds: K of a strongly convex objective; if left out the best, up to ⌈log₂ log₂ n⌉ + 1.
+        num_phases: I of every round; if left out the best, 8 at most.
         strength: λ, of λ_i = λ·32^i; if left out the best, with the best growth in place of 32.
         num_steps: T of every phase; if left out 1,000 at most.
         clip_norm: C, in place of L. With a smaller one nothing is proven.
@@ -78,18 +84,27 @@ def plan(
     clip = problem.lipschitz if clip_norm is None else clip_norm
     moments = Moments(math.inf, clip, clip if second_moment is None else second_moment)
     setting = _phases.Setting(problem, budget, moments, num_steps, accountant, chunk_size)
-
     practical = constants == "practical"
-    found = _phases.best_in_the_mean(setting, clip, num_phases, strength, practical)
-    covered = _phases.always_covered(problem) and clip >= problem.lipschitz
+
+    def one_round(setting: _phases.Setting, count: int) -> _phases.Round:
+        del count
+        found = _phases.best_in_the_mean(setting, clip, num_phases, strength, practical)
+        parts = functools.partial(_phases.parts, setting, found, 1)
+        users = setting.problem.num_users
+        return _phases.Round(users, parts, found.expected, found.localized.bound)
+
+    made = _phases.rounds(setting, one_round, num_rounds, False)
+    title = "localization at the population's minimizers, of bounded slopes"
+    parts = _phases.phased(title, made, budget)
+    covered = always_covered(problem) and clip >= problem.lipschitz
     return Phased(
-        title="localization at the population's minimizers, of bounded slopes",
+        title=title,
         num_users=problem.num_users,
-        parts=_phases.parts(setting, found, 1),
+        parts=parts,
         epsilon=budget.epsilon,
         delta=budget.delta,
-        excess_bound=found.localized.bound if covered else math.inf,
+        excess_bound=made[-1].proven if covered else math.inf,
         details={"distance": problem.require_distance()},
-        remarks=Remarks([("phases", str(len(found.sizes))), ("constants", constants)]),
+        remarks=Remarks([*_phases.counted(made, parts), ("constants", constants)]),
         premises=Remarks(["users are i.i.d."]),
     )

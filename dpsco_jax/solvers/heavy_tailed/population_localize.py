@@ -2,18 +2,21 @@
 
 What it computes: phases on disjoint blocks of users that halve. Phase i finds a point near the minimizer of
 F(x) + (λ_i/2)·‖x - x_{i-1}‖², F the population's risk, from where the phase before has ended, by J copies of
-``clipped_gd`` and the point that most of them are near; the λ_i grow geometrically. x_I is the result.
+``clipped_gd`` and the point that most of them are near; the λ_i grow geometrically. x_I is the result. If the
+objective is μ-strongly convex, by its loss or its ridge, there are rounds of such phases, on blocks of users
+that double: a bound E on the excess risk of a round says that the next one starts within √(2E/μ).
 
-Source: T, Algorithms 37 and 38, Proposition 12.3.7, Theorem 12.3.8. Corrections: H2 to H5
+Source: T, Algorithms 37 and 38, Proposition 12.3.7, Theorem 12.3.8, Corollary 12.5.1. Corrections: H2 to H5
 (docs/corrections/heavy_tails.md): the printed bound of the proposition is false, ours has all constants.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE: a user is in one copy of one phase,
 and each of these has the whole budget. Nothing is assumed of the losses; all arguments are public, and
 moments that were taken from the data void the guarantee. Utility: F(x_I) - min F is at most
-``high_probability_bound`` but for a share ``bound_failure`` of all runs and samples, for convex losses
-without a ridge of i.i.d. users whose slopes have the moments given, and D at least the distance from the
-start to a minimizer; the diameter of the domain does not enter. On a bounded domain ``excess_bound`` is on
-the mean. Of order G_2·D·√(ℓ/n) + G_k·D·(√d·ℓ/(n√ρ))^{1-1/k}, ℓ = log(1/failure).
+``high_probability_bound`` but for a share ``bound_failure`` of all runs and samples, for convex losses of
+i.i.d. users whose slopes have the moments given, and D at least the distance from the start to a minimizer;
+the diameter of the domain does not enter. With a ridge on bounded domains alone, where it adds to G_1 what
+it is steep. On a bounded domain ``excess_bound`` is on the mean. Of order G_2·D·√(ℓ/n) +
+G_k·D·(√d·ℓ/(n√ρ))^{1-1/k}, ℓ = log(1/failure); in rounds of that of ``rates.heavy_tailed.strongly_convex``.
 
 Cost: about T·n user gradients; a program for each phase, or a single one if J = 1.
 
@@ -38,6 +41,7 @@ Example:
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Annotated
@@ -52,7 +56,7 @@ from dpsco_jax.solvers import _plan_base, _planning
 from dpsco_jax.solvers._schedules import clipped_descent
 from dpsco_jax.solvers.copies import Copies
 from dpsco_jax.solvers.heavy_tailed import _phases, aggregate_erm
-from dpsco_jax.solvers.heavy_tailed._terms import PREMISES, rho_of
+from dpsco_jax.solvers.heavy_tailed._terms import PREMISES, always_covered, rho_of
 from dpsco_jax.solvers.phased import Phased, solve
 from dpsco_jax.solvers.plans import Remarks
 
@@ -68,6 +72,7 @@ def plan(
     *,
     moments: OfMoments,
     failure: Inside = 0.1,
+    num_rounds: Count | None = None,
     num_copies: Count | None = None,
     num_phases: Count | None = None,
     strength: Positive | None = None,
@@ -83,9 +88,11 @@ def plan(
         budget: (ε, δ) of the run, δ > 0.
         moments: of the users' slopes, k ≥ 2; known beforehand, never taken from the data.
         failure: how often the bound may be exceeded.
+        num_rounds: K of a strongly convex objective; if left out that of the least bound, up to ⌈log₂ log₂ n⌉
+            + 1, and that number itself for ``"paper"``. 1 if nothing is strongly convex.
         num_copies: J of every phase; if left out 1, and for ``"tight"`` that of 1, 3 and 5 with the least
             bound.
-        num_phases: I; if left out that of the least bound, 8 at most.
+        num_phases: I of every round; if left out that of the least bound, 8 at most.
         strength: λ, of λ_i = λ·32^i; if left out the best, with the best growth in place of 32.
         num_steps: T of every copy; if left out 1,000 at most.
         constants: ``"practical"``: I, λ and C by what is to be expected of noise, sample and clip.
@@ -101,35 +108,52 @@ def plan(
     """
     setting = _phases.Setting(problem, budget, moments, num_steps, accountant, chunk_size)
     problem.require_distance()
-    if constants == "paper":
+    paper, practical = constants == "paper", constants == "practical"
+    if paper:
         own = "with constants='paper', which has its own"
         _checks.require_absent(
             False, own, num_copies=num_copies, num_phases=num_phases, strength=strength
         )
-        parts, bound, copies = _paper(setting, failure)
-    else:
+
+    def one_round(setting: _phases.Setting, count: int) -> _phases.Round:
+        share = failure / count
+        if paper:
+            return _paper(setting, share)
 
         def of(copies: int) -> _phases.Phases:
-            def answer(users: int, count: int, clip: float | None) -> clipped_descent.Answer:
-                share = clipped_descent.share_that_may_fail(copies, failure / count)
+            def answer(users: int, phases: int, clip: float | None) -> clipped_descent.Answer:
                 one = clipped_descent.in_most_runs(
-                    moments, users, setting.steps(users), setting.variance(users), share, clip
+                    moments,
+                    users,
+                    setting.steps(users),
+                    setting.variance(users),
+                    clipped_descent.share_that_may_fail(copies, share / phases),
+                    clip,
+                    known=setting.known,
                 )
                 return _phases.repeated(one, copies)
 
-            practical = constants == "practical"
             return _phases.best(setting, copies, answer, num_phases, strength, practical)
 
         candidates = _COPIES if constants == "tight" else _COPIES[:1]
         copies, found = _least(of, candidates if num_copies is None else (num_copies,))
-        parts, bound = _phases.parts(setting, found, copies), found.localized.bound
-    covered = _phases.always_covered(problem)
-    bound = bound if covered else math.inf
-    remarks = [("phases", str(len(parts))), ("copies", str(copies)), ("constants", constants)]
-    if bound > moments.first * problem.require_distance():
+        parts = functools.partial(_phases.parts, setting, found, copies)
+        users = setting.problem.num_users
+        return _phases.Round(users, parts, found.expected, found.localized.bound, copies)
+
+    made = _phases.rounds(setting, one_round, num_rounds, paper)
+    title = "population-level localization"
+    parts = _phases.phased(title, made, budget)
+    # The printed numbers know no ridge.
+    covered = always_covered(problem) and not (paper and problem.objective.ridge)
+    bound = made[-1].proven if covered else math.inf
+    copies = sorted({one.copies for one in made})
+    remarks = [*_phases.counted(made, parts), ("copies", ", ".join(map(str, copies)))]
+    remarks.append(("constants", constants))
+    if bound > setting.first * problem.require_distance():
         remarks.append(("bound", "no better than that of the start: users are too few"))
     return Phased(
-        title="population-level localization",
+        title=title,
         num_users=problem.num_users,
         parts=parts,
         epsilon=budget.epsilon,
@@ -158,7 +182,7 @@ def _least(
     return min(found, key=lambda each: each[1].localized.bound)
 
 
-def _paper(setting: _phases.Setting, failure: float) -> tuple[tuple[Copies, ...], float, int]:
+def _paper(setting: _phases.Setting, failure: float) -> _phases.Round:
     """Theorem 12.3.8: J, I and m of the theorem, λ of the mended Proposition 12.3.7."""
     problem, moments = setting.problem, setting.moments
     users, phases = problem.num_users, 1
@@ -174,22 +198,24 @@ def _paper(setting: _phases.Setting, failure: float) -> tuple[tuple[Copies, ...]
     error = 3 * clipped_descent.paper_distance(moments, each, problem.dim, rho)
     far, first = problem.require_distance(), moments.first
     strength = math.sqrt(first * error / 8.0**phases + 16 * error**2) / (4 * far)
-    parts = []
-    for i in range(1, phases + 1):
-        size = copies * (each // 2**i)
-        parts.append(
-            aggregate_erm.plan(
-                dataclasses.replace(problem, num_users=size),
-                setting.budget,
-                moments=moments,
-                regularization=math.exp(math.log(strength) + i * math.log(32)),
-                num_copies=copies,
-                num_steps=setting.num_steps,
-                failure=failure / phases,
-                constants="paper",
-                accountant=setting.accountant,
-                chunk_size=setting.chunk_size,
-            )
+
+    def phase(i: int) -> Copies:
+        return aggregate_erm.plan(
+            dataclasses.replace(problem, num_users=copies * (each // 2**i)),
+            setting.budget,
+            moments=moments,
+            regularization=math.exp(math.log(strength) + i * math.log(32)),
+            num_copies=copies,
+            num_steps=setting.num_steps,
+            failure=failure / phases,
+            constants="paper",
+            accountant=setting.accountant,
+            chunk_size=setting.chunk_size,
         )
+
+    def parts() -> tuple[Copies, ...]:
+        return tuple(phase(i) for i in range(1, phases + 1))
+
     bound = rates.localization_bound(first, error, far, strength=strength, num_phases=phases)
-    return tuple(parts), bound if setting.num_steps is None else math.inf, copies
+    proven = bound if setting.num_steps is None else math.inf
+    return _phases.Round(users, parts, proven, proven, copies)

@@ -71,6 +71,7 @@ _SQUARE = kinds.Kind(
 _MOMENTS = {
     "moments": kinds.OBJECT(heavy_tailed.Moments(3.0, 2.0, 1.0)),
     **dict.fromkeys(("lipschitz", "distance", "rho", "strength", "step_size"), kinds.POSITIVE(1.0)),
+    "convexity": kinds.POSITIVE(1.0),
     "clip_norm": kinds.POSITIVE(3.0),
     "first": kinds.NONNEGATIVE(1.0),
     "error": kinds.NONNEGATIVE(0.1),
@@ -119,6 +120,7 @@ GOOD: dict[str, dict[str, Any]] = {
         _MOMENTS,
         "heavy_tailed",
         *("glm_bound", "high_probability", "lipschitz", "localization_bound", "optimal", "smooth"),
+        "strongly_convex",
     ),
     "rates.heavy_tailed.Moments": {
         "order": kinds.Kind("at least 2", (1.9, kinds.NAN, "1", None, 1j, True))(3.0),

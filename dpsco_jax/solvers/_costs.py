@@ -146,6 +146,16 @@ def moments(users: Any, slots: int, columns: int) -> Work:
     return Work(2.0 * squares * slots, (_CLIP + 2) * squares, 2.0 * _FLOAT * squares)
 
 
+def hessians(users: Any, item: Item) -> Work:
+    """Σ over users of their clipped Hessians: of linear models products of rows, else each decomposed."""
+    squares = users * item.dim**2
+    if item.operations <= 4 * item.dim:
+        return Work(2.0 * squares * item.slots, 2.0 * users * item.slots * item.dim)
+    # A derivative of the gradient along every coordinate.
+    derived = 2.0 * users * item.slots * item.dim * item.operations
+    return Work(derived, 10.0 * squares, 2.0 * _FLOAT * squares) + decomposition(item.dim) * users
+
+
 def decomposition(columns: int) -> Work:
     """A symmetric matrix in its eigenvectors, and the products that use them."""
     return Work(13.0 * columns**3, 20.0 * columns**2, 8.0 * _FLOAT * columns**2)

@@ -28,6 +28,7 @@ from dpsco_jax.solvers.convex import ac_sa
 from dpsco_jax.solvers.element_level import federated
 from dpsco_jax.solvers.element_level import sgd as element_sgd
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa, regularized_sgd, staged_ac_sa
+from dpsco_jax.solvers.nonconvex import certify, select_sosp
 from dpsco_jax.solvers.resque import resque_erm
 from dpsco_jax.solvers.user_level import (
     accelerated_phased_erm,
@@ -74,6 +75,7 @@ class Case(NamedTuple):
     budget: Any = BUDGET
     loops: Any = lambda s: 1
     more: Any = ()  # to solve
+    x64: bool = False
 
 
 # A run that is followed takes a program for each phase, whose loops have lengths that are known; turns of one
@@ -154,6 +156,19 @@ CASES = {
         },
         "nmd",
     ),
+    "certify": Case(certify, lambda s: {"accountant": "rdp"}, "nmd", x64=True),
+    # A loop over candidates, of which the last is the one.
+    "select_sosp": Case(
+        select_sosp, lambda s: {"num_candidates": s.steps, "stationarity": 0.1}, x64=True,
+        loops=lambda s: s.steps,
+    ),
+    "select_sosp, least": Case(
+        select_sosp, lambda s: {"num_candidates": s.steps}, x64=True,
+    ),
+    # Of which a Hessian is differentiated, and decomposed for every user.
+    "certify, any loss": Case(
+        certify, lambda s: {"accountant": "rdp"}, "nd", LOSS._replace(linear_model=None), x64=True
+    ),
 }  # fmt: skip
 QUICK = ("sgd", "multipass, tested", "element_sgd", "finite_class", "winsorized_erm, clipped")
 BY_CASE = pytest.mark.parametrize(
@@ -171,7 +186,8 @@ def planned(name: str, sizes: Sizes) -> Any:
         case.loss, num_users=sizes.n, items_per_user=sizes.m, dim=sizes.d, distance=1.0
     )
     budget = () if case.solver is ac_sa else (case.budget,)
-    return case.solver.plan(problem, *budget, **case.settings(sizes))
+    with jax.enable_x64(case.x64):
+        return case.solver.plan(problem, *budget, **case.settings(sizes))
 
 
 @functools.cache
@@ -185,12 +201,14 @@ def counted(name: str, sizes: Sizes) -> float:
     users = (sizes.n, 2, sizes.m // 2) if "element" in case.solver.__name__ else (sizes.n, sizes.m)
     kind = ElementData if len(users) == 3 else UserData
     data = kind(Example(array(*users, sizes.d), array(*users)))
-    start = array(CANDIDATES, sizes.d) if case.solver is finite_class else array(sizes.d)
+    count = {finite_class: (CANDIDATES,), select_sosp: (sizes.steps,)}.get(case.solver, ())
+    start = array(*count, sizes.d)
 
     def run(key: Any, data: Any, start: Any) -> Any:
         return case.solver.solve(key, plan, case.loss, data, start, *case.more).params
 
-    return operations(run, jax.random.key(0), data, start, loops=case.loops(sizes))
+    with jax.enable_x64(case.x64):
+        return operations(run, jax.random.key(0), data, start, loops=case.loops(sizes))
 
 
 def stated(name: str, sizes: Sizes) -> float:

@@ -84,10 +84,11 @@ class Bounded(MadeFor):
         """What the bounds assume; privacy assumes none of it."""
         return ("gradients and Hessians of users are within the bounds to which they are clipped",)
 
-    def work_for_point(self, item: _costs.Item) -> Work:
-        """Gradient and Hessian of every user at a point, and the eigenvalues of their mean."""
-        hessians = _costs.moments(self.num_users, item.slots, self.dim)
-        return _costs.clipped_sum(self.num_users, item) + hessians + _costs.decomposition(self.dim)
+    def work_for_points(self, item: _costs.Item, points: int) -> Work:
+        """Gradient and Hessian of every user at so many points, and the eigenvalues of their means."""
+        users = self.num_users
+        sums = _costs.clipped_sum(users, item) + _costs.hessians(users, item)
+        return _costs.prepared(users, item) + (sums + _costs.decomposition(self.dim)) * points
 
 
 def bounds(problem: Problem, clip_norm: float | None, symmetric: bool) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Plan(_second_order_bounds.Bounded):
 
     def work_for(self, item: _costs.Item) -> Work:
         """What a run costs."""
-        return self.work_for_point(item)
+        return self.work_for_points(item, 1)
 
     @property
     def accounted(self) -> Any:

@@ -126,7 +126,7 @@ class Plan(_second_order_bounds.Bounded):
 
     def work_for(self, item: _costs.Item) -> Work:
         """What the whole run costs, if the last candidate is the one."""
-        return self.work_for_point(item) * self.num_candidates
+        return self.work_for_points(item, self.num_candidates)
 
     @property
     def user_gradients(self) -> int:

@@ -11,6 +11,9 @@ _COPIES = ("tests/solvers/test_population_localize.py",)
 _KNOWN = ("tests/solvers/test_known_lipschitz.py",)
 _DUMMIES = "solvers/heavy_tailed/known_lipschitz.py"
 
+_QUANTILE = ("tests/solvers/test_quantile_clip.py",)
+_RECORDED = ("tests/solvers/test_recorded_releases.py",)
+
 FAULTS = (
     Fault(
         "heavy tails: steep users take part",
@@ -144,5 +147,19 @@ FAULTS = (
         "math.sqrt(2 * end / convexity)",
         "math.sqrt(end / convexity)",
         _COPIES,
+    ),
+    Fault(
+        "heavy tails: with a quantile the divisor is twice the users",
+        "solvers/heavy_tailed/_quantile_clip.py",
+        "self.clip_norm,\n            self.releases.batch_size,",
+        "self.clip_norm,\n            2 * self.releases.batch_size,",
+        _QUANTILE,
+    ),
+    Fault(
+        "heavy tails: a quantile halves the noise",
+        "solvers/heavy_tailed/_quantile_clip.py",
+        "aggregate, key, self.releases.noise_multiplier, self",
+        "aggregate, key, 0.5 * self.releases.noise_multiplier, self",
+        _RECORDED,
     ),
 )

@@ -18,8 +18,12 @@ are public; moments that were taken from the data void it. Utility: ``gap_bound`
 objective of these users, exceeded in a share ``failure`` of all runs and samples, for convex losses of i.i.d.
 users whose slopes L_u = max over X of ‖∇f_u‖ have the moments given; with a ridge on bounded domains alone.
 
-Cost: T·n user gradients; memory of one chunk of them. The noise is proportional to √T and is worth the same
-for every T: beyond a few hundred steps nothing is gained.
+Without moments, or with a ``quantile``, the clip level is that of the users' gradients themselves: with each
+mean the share of users within 0.9·C is released, in one Gaussian release of the same sensitivity, and C
+follows it (``transforms.centred_clip``). Nothing is proven of the error.
+
+Cost: T·n user gradients; memory of one chunk of them, and of all with a quantile. The noise is proportional
+to √T and is worth the same for every T: beyond a few hundred steps nothing is gained.
 
 Example:
     >>> import jax
@@ -41,13 +45,14 @@ Example:
 import dataclasses
 import math
 
-from dpsco_jax import privacy
+from dpsco_jax import _checks, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Inside, Positive
 from dpsco_jax.problems.problem import Problem
 from dpsco_jax.rates.heavy_tailed import Moments, OfMoments
 from dpsco_jax.solvers import _plan_base, _planning, means, methods
 from dpsco_jax.solvers._schedules import clipped_descent
 from dpsco_jax.solvers.first_order import FirstOrder, solve
+from dpsco_jax.solvers.heavy_tailed import _quantile_clip
 from dpsco_jax.solvers.heavy_tailed._terms import (
     MOST_STEPS,
     PREMISES,
@@ -65,10 +70,11 @@ def plan(
     problem: Problem,
     budget: privacy.Budget,
     *,
-    moments: OfMoments,
     regularization: Positive,
+    moments: OfMoments | None = None,
     num_steps: Count | None = None,
     clip_norm: Positive | None = None,
+    quantile: Inside | None = None,
     radius: Positive | None = None,
     failure: Inside = 0.4,
     constants: Constants = "tight",
@@ -80,14 +86,21 @@ def plan(
     Args:
         problem: for the domain, n and the number of parameters d.
         budget: (ε, δ) of the run, δ > 0.
-        moments: of the users' slopes, k ≥ 2; known beforehand, never taken from the data.
         regularization: λ > 0.
+        moments: of the users' slopes, k ≥ 2; known beforehand, never taken from the data. If left out, the
+            clip level follows a quantile.
         num_steps: T; what the proposition asks for, ⌈max(n, n²ρ/d)⌉, but 1,000 at most for ``"tight"``, if
             left out.
-        clip_norm: C, in place of the one with the least bound.
+        clip_norm: C, in place of the one with the least bound. With a quantile that of the first step: from
+            below it rises by e^½ a step, up to 10⁶ times as far, from above it sinks slowly, so that it
+            should be low. If left out then G_1, or without moments the Lipschitz constant over 10⁶, which is
+            of no use where that is huge because labels are free.
+        quantile: γ: the clip level follows the length that a share γ of the users' gradients is within, which
+            is released in each step at no cost of privacy. No bound is known then. If moments are left out
+            1 - 8√(2d/ρ)/n, but 1/2 at least.
         radius: r, how far points may be from the start; if left out G_1/λ (with a ridge, which is at most B
             steep, (G_1 + B)/λ), within which the minimizer of the population's objective lies, and twice
-            that, as printed, for ``"paper"``.
+            that, as printed, for ``"paper"``; the diameter of the domain without moments.
         failure: how often the bound may be exceeded; of the corollary 2/5.
         constants: ``"tight"``: noise by the accountant, the clip level and the bound of the proof in
             docs/theory/heavy_tails.md. ``"paper"``: those of the corollary, with noise for the ρ of zCDP from
@@ -104,6 +117,11 @@ def plan(
     if num_steps is None:
         printed = clipped_descent.paper_steps(users, dim, rho)
         num_steps = printed if paper else min(printed, MOST_STEPS)
+    if moments is None or quantile is not None:
+        _checks.require(not paper, "quantile", quantile, "left out, and moments given, for 'paper'")
+        sizes = num_steps, accountant, chunk_size
+        numbers = moments, clip_norm, radius, regularization
+        return _adaptive(problem, budget, rho, quantile, numbers, sizes)
     if radius is None:
         radius = (2 if paper else 1) * (moments.first + known) / regularization
     radius = min(radius, problem.diameter)
@@ -155,6 +173,49 @@ def plan(
         },
         remarks=Remarks([("constants", constants)]),
         premises=PREMISES,
+        promised_relation=_planning.REPLACE_ONE,
+    )
+
+
+def _adaptive(
+    problem: Problem,
+    budget: privacy.Budget,
+    rho: float,
+    quantile: float | None,
+    numbers: tuple[Moments | None, float | None, float | None, float],
+    sizes: tuple[int, _planning.Accountant, int],
+) -> FirstOrder:
+    """The plan of a clip level that follows a quantile, of which no bound is known."""
+    (moments, clip_norm, radius, strength), (num_steps, accountant, chunk_size) = numbers, sizes
+    if clip_norm is None:
+        least = problem.lipschitz / _quantile_clip.RANGE
+        clip_norm = least if moments is None else moments.first
+    if radius is None:
+        first = math.inf if moments is None else moments.first + known_slope(problem)
+        radius = first / strength
+    radius = _checks.require_real("radius", min(radius, problem.diameter), 0)
+    fixed = means.clipped(
+        problem,
+        budget,
+        num_steps=num_steps,
+        sampling="full",
+        clip_norm=clip_norm,
+        accountant=accountant,
+        chunk_size=chunk_size,
+    )
+    if quantile is None:
+        quantile = _quantile_clip.best_share(problem.num_users, problem.dim, rho)
+    return FirstOrder(
+        title="gradient descent clipped to a quantile, pulled to its start",
+        dim=problem.dim,
+        mean=_quantile_clip.QuantileClipped(
+            chunk_size, fixed.releases, clip_norm, quantile, _quantile_clip.RATE
+        ),
+        method=methods.PulledSteps(strength, radius),
+        pull=None,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        excess_bound=math.inf,
         promised_relation=_planning.REPLACE_ONE,
     )
 

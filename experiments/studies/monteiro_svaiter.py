@@ -6,9 +6,14 @@ intercept, start at zero, float64), solved by
 - ``msn adaptive``: Monteiro-Svaiter acceleration without bisection, oracle: a regularized Newton step;
 - ``msn bisection``: the same oracle, λ found by bisection for every iteration;
 - ``msn iterated``: the same oracle without acceleration;
+- ``krylov adaptive``, ``krylov bisection``: the first two by gradients and products with Hessians alone;
+- ``cubic``: Newton's method with cubic regularization, of the loss's own constant;
+- ``scipy newton-cg``, ``scipy trust-ncg``, ``scipy l-bfgs``: SciPy's methods, of gradients and products;
 - ``ball adaptive``, ``ball doubling``, ``ball plain``: balls of radius 1, solved by Newton's method, with
   acceleration (adaptive or by a search) and without;
 - ``newton``: Newton's method with halved steps; ``gradient``: accelerated gradient descent.
+
+A gradient, with the loss's value, is a call; so is a product with a Hessian.
 
 Source: Carmon, Hausler, Jambulapati, Jin and Sidford 2022, section 5: their adaptive algorithm and oracle,
 their parameters (first λ' = 0.1, σ = 1/2, lazy after the first call), their synthetic problem (two Gaussians)
@@ -17,7 +22,7 @@ added here.
 
 Formal guarantee: none needed: nothing is private here.
 
-Cost: eleven minutes on two busy cores, most of it Newton steps in balls; five more on a9a.
+Cost: fifteen minutes on two busy cores, most of it Newton steps in balls; five more on a9a.
 """
 
 import dataclasses
@@ -32,8 +37,13 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from dpsco_jax.solvers.ball import ball_acceleration, exact_ball_oracles, newton_ball_oracles
-from dpsco_jax.solvers.ball.ball_oracles import BallOracles
+from dpsco_jax.solvers.ball import (
+    ball_acceleration,
+    exact_ball_oracles,
+    krylov_ball_oracles,
+    newton_ball_oracles,
+)
+from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
 from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, panels, save
@@ -44,11 +54,17 @@ METHODS: Mapping[str, tuple[str, float, int]] = {
     "msn adaptive": ("adaptive", 0.1, 200),
     "msn bisection": ("multiplier", 0.1, 200),
     "msn iterated": ("none", 0.1, 200),
+    "krylov adaptive": ("adaptive", 0.1, 200),
+    "krylov bisection": ("multiplier", 0.1, 200),
+    "cubic": ("none", 1.0, 2000),
     "ball adaptive": ("adaptive", 0.1, 200),
     "ball doubling": ("doubling", 1e-8, 200),
     "ball plain": ("none", 1e-9, 600),
     "newton": ("none", 1e-10, 60),
     "gradient": ("fixed", 0.25, 20000),
+    "scipy newton-cg": ("", 0.0, 200),
+    "scipy trust-ncg": ("", 0.0, 200),
+    "scipy l-bfgs": ("", 0.0, 2000),
 }
 """Search of the plan, its (first) λ, and a cap on iterations. 1/4 is the loss's smoothness."""
 
@@ -76,6 +92,13 @@ def oracles(method: str, problem: Logistic) -> BallOracles:
         return exact_ball_oracles.gradient_step(problem.gradient)
     if method == "newton":
         return newton_ball_oracles.newton(*derivatives, math.inf, max_steps=1)
+    if method == "cubic":
+        one = cubic(*derivatives)
+        return BallOracles(one, one, one)
+    if method.startswith("krylov"):
+        careful = krylov_ball_oracles.monteiro_svaiter(problem.gradient)
+        lazy = krylov_ball_oracles.monteiro_svaiter(problem.gradient, lazy=True)
+        return BallOracles(careful if method == "krylov adaptive" else lazy, lazy, lazy)
     if method.startswith("ball"):
         return newton_ball_oracles.newton(*derivatives, 1.0)
     careful = newton_ball_oracles.monteiro_svaiter(*derivatives)
@@ -84,6 +107,35 @@ def oracles(method: str, problem: Logistic) -> BallOracles:
         return BallOracles(careful, lazy, lazy)  # careful in the first iteration
     one = lazy if method == "msn bisection" else careful
     return BallOracles(one, one, one)
+
+
+CUBIC = 1 / (6 * math.sqrt(3))
+"""Lipschitz constant of the Hessian: the largest third derivative of log(1 + e^x)."""
+
+
+def cubic(gradient: Any, hessian: Any) -> BallOracle:
+    """The minimizer of the quadratic model plus (M/6)‖x - y‖³ (Nesterov and Polyak 2006)."""
+
+    def oracle(key: Any, center: Any, regularization: Any) -> BallAnswer:
+        eigenvalues, vectors = jnp.linalg.eigh(hessian(center))
+        components = vectors.T @ gradient(center)
+
+        # The root of r = ‖(H + Mr/2)⁻¹g‖ in r, by halving: the right side falls.
+        def half(_: Any, ends: Any) -> Any:
+            low, high = ends
+            middle = (low + high) / 2
+            length = jnp.linalg.norm(
+                components / (jnp.maximum(eigenvalues, 0.0) + CUBIC * middle / 2)
+            )
+            return jnp.where(length > middle, middle, low), jnp.where(length > middle, high, middle)
+
+        most = jnp.sqrt(2 * jnp.linalg.norm(components) / CUBIC)
+        _, length = jax.lax.fori_loop(0, 60, half, (jnp.zeros_like(most), most))
+        move = vectors @ (components / (jnp.maximum(eigenvalues, 0.0) + CUBIC * length / 2))
+        calls = jnp.ones(3, jnp.int32)
+        return BallAnswer(center - move, CUBIC * length / 2, calls)
+
+    return oracle
 
 
 def plan(method: str, num_iterations: int | None = None) -> ball_acceleration.Plan:
@@ -127,7 +179,7 @@ class MonteiroSvaiter:
     """
 
     name: ClassVar[str] = "monteiro-svaiter"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     problems: tuple[str, ...] = axis("problem", PROBLEMS, static=True)
     methods: tuple[str, ...] = axis("method", tuple(METHODS), static=True, choices=tuple(METHODS))
     gaps: tuple[float, ...] = axis("gap", (1e-3, 1e-4, 1e-5, 1e-6))
@@ -150,37 +202,93 @@ class MonteiroSvaiter:
 
     def report(self, frame: pd.DataFrame, folder: Path) -> None:
         columns = ["problem", "method", "gap", "reached", "iterations", "problems", "hessians"]
-        columns += ["systems", "gradients"]
+        columns += ["systems", "gradients", "products"]
         frame["problem"] = [Path(name).name for name in frame["problem"]]
         frame[columns].to_csv(folder / "counts.csv", index=False)
         problems = dict([*frame.groupby("problem", sort=False)])
         for name, rows in problems.items():
             _show(str(name), rows, self)
-        with panels(1, len(problems) + 1, sharey=True) as (figure, axes):
-            for panel, (name, rows) in zip(axes[0], problems.items(), strict=False):
-                _draw(panel, str(name), rows, self.methods)
-            axes[0, 0].set_ylabel("gap of the loss")
-            axes[0, -1].axis("off")
-            axes[0, -1].legend(*axes[0, 0].get_legend_handles_labels(), loc="center")
+        first_order = tuple(method for method in self.methods if _is_first_order(method))
+        second_order = tuple(m for m in self.methods if m not in first_order and m != "gradient")
+        frame["calls"] = frame["gradients"] + frame["products"]
+        with panels(2, len(problems) + 1, sharey=True) as (figure, axes):
+            for row, methods, unit in (
+                (axes[0], second_order, "systems"),
+                (axes[1], first_order, "calls"),
+            ):
+                for panel, (name, at) in zip(
+                    row, frame.groupby("problem", sort=False), strict=False
+                ):
+                    _draw(panel, str(name), at, methods, unit)
+                row[0].set_ylabel("gap of the loss")
+                row[-1].axis("off")
+                row[-1].legend(*row[0].get_legend_handles_labels(), loc="center")
             save(figure, folder / "monteiro_svaiter")
+
+
+def _is_first_order(method: str) -> bool:
+    """Whether its calls are gradients and products with Hessians."""
+    return method.startswith(("krylov", "scipy"))
 
 
 def _losses(problem: str, method: str, gap: float) -> tuple[np.ndarray, np.ndarray]:
     """Gap and calls after each iteration, until the gap is reached."""
     with jax.enable_x64(True):
         rows, least = load(problem)
+        if method.startswith("scipy"):
+            return _of_scipy(np.asarray(rows), method, least, gap)
         end = jax.jit(lambda rows, stop: trajectory(method, rows, stop))(rows, least + gap)
         values, calls = end.trace
         made = int(end.iterations)
         return np.asarray(values)[:made] - least, np.asarray(calls)[:made]
 
 
+def _of_scipy(rows: np.ndarray, method: str, least: float, gap: float) -> Any:
+    """Gaps, ``[iterations]``, and calls, ``[iterations, 3]``, of a method of SciPy."""
+    from scipy import optimize, special
+
+    name = {"newton-cg": "Newton-CG", "trust-ncg": "trust-ncg", "l-bfgs": "L-BFGS-B"}[
+        method.removeprefix("scipy ")
+    ]
+    made, gaps, calls = np.zeros(3, int), [], []
+
+    def value_and_gradient(w: Any) -> Any:
+        made[1] += 1
+        margins = rows @ w
+        return np.logaddexp(0, margins).mean(), special.expit(margins) @ rows / len(rows)
+
+    def product(w: Any, v: Any) -> Any:
+        made[2] += 1
+        share = special.expit(rows @ w)
+        return (share * (1 - share) * (rows @ v)) @ rows / len(rows)
+
+    def after(w: Any) -> None:
+        made[0] += 1
+        gaps.append(np.logaddexp(0, rows @ w).mean() - least)
+        calls.append(made.copy())
+        if gaps[-1] <= gap:
+            raise StopIteration
+
+    optimize.minimize(
+        value_and_gradient,
+        np.zeros(rows.shape[1]),
+        jac=True,
+        hessp=None if name == "L-BFGS-B" else product,
+        method=name,
+        callback=after,
+        options={"maxiter": METHODS[method][2]},
+        tol=1e-14,
+    )
+    return np.asarray(gaps), np.asarray(calls)
+
+
 def _first(gaps: np.ndarray, calls: np.ndarray, method: str, gap: float) -> dict[str, float]:
     """What had been spent when the gap was reached first, or at the end."""
     reached = np.flatnonzero(gaps <= gap)
     at = reached[0] if len(reached) else len(gaps) - 1
-    names = ("problems", *(("gradients",) if method == "gradient" else ("hessians", "systems")))
-    spent = dict.fromkeys(("gradients", "hessians", "systems"), 0.0)
+    kinds = ("gradients", "products") if _is_first_order(method) else ("hessians", "systems")
+    names = ("problems", *(("gradients",) if method == "gradient" else kinds))
+    spent = dict.fromkeys(("gradients", "products", "hessians", "systems"), 0.0)
     spent |= {name: float(count) for name, count in zip(names, calls[at], strict=True)}
     return {"reached": float(len(reached) > 0), "iterations": float(at + 1), **spent}
 
@@ -237,7 +345,7 @@ def _show(name: str, rows: pd.DataFrame, of: MonteiroSvaiter) -> None:
     for gap in sorted(of.gaps, reverse=True):
         at = rows[rows["gap"] == gap].set_index("method")
         table[f"gap {gap:g}"] = [_cell(at.loc[method]) for method in of.methods]
-    show(f"{name}: iterations / Hessians / linear systems (gradients for 'gradient')", table)
+    show(f"{name}: iterations / Hessians / linear systems, or / gradients / products", table)
 
 
 def _cell(row: pd.Series) -> str:
@@ -245,17 +353,17 @@ def _cell(row: pd.Series) -> str:
         return "not reached"
     work = [row["iterations"], row["hessians"], row["systems"]]
     if row["hessians"] == 0:
-        work = [row["iterations"], row["gradients"]]
+        work = [row["iterations"], row["gradients"], row["products"]]
     return " / ".join(f"{count:.0f}" for count in work)
 
 
-def _draw(panel: Any, name: str, rows: pd.DataFrame, methods: tuple[str, ...]) -> None:
-    shown = [method for method in methods if method != "gradient"]
-    for i, method in enumerate(shown):
+def _draw(panel: Any, name: str, rows: pd.DataFrame, methods: tuple[str, ...], unit: str) -> None:
+    for i, method in enumerate(methods):
         line = rows[(rows["method"] == method) & (rows["reached"] == 1)]
-        style: Any = {"color": PALETTE[i], "marker": MARKERS[i], "linestyle": LINES[i]}
-        panel.plot(line["systems"], line["gap"], label=method, **style)
+        at = i % len(PALETTE)
+        style: Any = {"color": PALETTE[at], "marker": MARKERS[at], "linestyle": LINES[at]}
+        panel.plot(line[unit], line["gap"], label=method, **style)
     panel.set_xscale("log")
     panel.set_yscale("log")
     panel.set_title(name, loc="left")
-    panel.set_xlabel("linear systems")
+    panel.set_xlabel("linear systems" if unit == "systems" else "gradients and products")

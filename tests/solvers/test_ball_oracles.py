@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from dpsco_jax.oracles import multilevel
-from dpsco_jax.solvers.ball import exact_ball_oracles, newton_ball_oracles
+from dpsco_jax.solvers.ball import exact_ball_oracles, krylov_ball_oracles, newton_ball_oracles
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, from_ball_oracle, oracle_accuracies
+from experiments.studies import monteiro_svaiter
 
 _DIM = 4
 
@@ -194,3 +195,67 @@ def test_a_multilevel_prox_without_a_level_is_refused():
     oracle = _counting(0, 0.0)
     with pytest.raises(ValueError, match="levels must be at least one oracle"):
         from_ball_oracle(oracle, oracle, [])
+
+
+def _logistic(rows):
+    def gradient(w):
+        return jax.nn.sigmoid(rows @ w) @ rows / len(rows)
+
+    def hessian(w):
+        share = jax.nn.sigmoid(rows @ w)
+        return (rows * (share * (1 - share))[:, None]).T @ rows / len(rows)
+
+    return gradient, hessian
+
+
+def test_a_krylov_space_gives_the_step_of_the_whole_space():
+    """An accuracy that only exact systems reach: the same λ, point and gradient as by eigenvectors."""
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        gradient, hessian = _logistic(jnp.asarray(rng.standard_normal((40, 6))))
+        center = jnp.asarray(rng.standard_normal(6))
+        for lazy in (False, True):
+            whole = newton_ball_oracles.monteiro_svaiter(gradient, hessian, 1e-3, lazy)
+            space = krylov_ball_oracles.monteiro_svaiter(gradient, 1e-3, lazy)
+            for lam in (1e-3, 0.1, 30.0):
+                one, other = (jax.jit(f)(None, center, lam) for f in (whole, space))
+                assert float(one.multiplier) == pytest.approx(float(other.multiplier), rel=1e-9)
+                np.testing.assert_allclose(one.point, other.point, atol=3e-4)
+                assert int(other.calls[1]) == int(one.calls[2]) + 1
+                assert int(other.calls[2]) <= 6
+
+
+@pytest.mark.parametrize("accuracy", [0.1, 0.5, 0.9])
+def test_a_krylov_step_keeps_the_condition_of_monteiro_and_svaiter(accuracy):
+    """By NumPy; also where products run out, and where the space is whole after two."""
+    rng = np.random.default_rng(1)
+    rows = rng.standard_normal((60, 30)) * np.r_[8.0, 8.0, np.full(28, 0.3)]
+    flat = np.zeros((60, 30))
+    flat[:, :2] = rows[:, :2]
+    with jax.enable_x64(True):
+        for features in (rows, flat):
+            gradient, _ = _logistic(jnp.asarray(features))
+            for most in (1, 3, 100):
+                oracle = krylov_ball_oracles.monteiro_svaiter(gradient, accuracy, max_products=most)
+                y = rng.standard_normal(30)
+                answer = jax.jit(oracle)(None, jnp.asarray(y), 1e-2)
+                x, lam = np.asarray(answer.point), float(answer.multiplier)
+                slope = features.T @ (1 / (1 + np.exp(-features @ x))) / 60
+                np.testing.assert_allclose(answer.gradient, slope, atol=1e-12)
+                assert np.linalg.norm(x - y + slope / lam) <= accuracy * np.linalg.norm(x - y)
+                assert int(answer.calls[2]) <= min(most, 30 if features is rows else 2)
+        still = krylov_ball_oracles.monteiro_svaiter(lambda x: 0.0 * x)
+        assert np.all(np.asarray(still(None, jnp.ones(3), 1.0).point) == 1.0)
+
+
+def test_first_order_acceleration_needs_few_calls():
+    """Published for a problem of this kind: 109 calls to a gap of 1e-6, and 293 by bisection."""
+    with jax.enable_x64(True):
+        rows, least = monteiro_svaiter.load("synthetic")
+        for method, most in (("krylov adaptive", 130), ("krylov bisection", 250)):
+            end = jax.jit(lambda r, s, m=method: monteiro_svaiter.trajectory(m, r, s))(
+                rows, least + 1e-6
+            )
+            calls = np.asarray(end.calls)
+            assert monteiro_svaiter.Logistic(rows).value(end.params) <= least + 1e-6
+            assert calls[1] + calls[2] <= most, calls

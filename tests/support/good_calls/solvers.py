@@ -195,6 +195,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.combinators.regularization.plan": _INNER,
     "solvers.combinators.restarts.plan": _INNER,
     "solvers.ball.newton_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
+    "solvers.ball.krylov_ball_oracles.monteiro_svaiter": {"accuracy": kinds.POSITIVE(0.5)},
     "solvers.means.tested_stddev": {
         "releases": kinds.OBJECT(privacy_calls.CONCENTRATED),
         "score_radius": kinds.POSITIVE(1.0),

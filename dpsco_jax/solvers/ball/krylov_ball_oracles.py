@@ -30,8 +30,8 @@ import jax.numpy as jnp
 
 from dpsco_jax import _checks
 from dpsco_jax._argument_kinds import Count, Flag, Function, checked
+from dpsco_jax.solvers.ball._regularized_step import least_regularization
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle
-from dpsco_jax.solvers.ball.newton_ball_oracles import least_regularization
 
 _SHARE = 0.9  # of the accuracy that the linear system may take; at 1/2 it took up to half as many calls more
 

@@ -16,6 +16,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _checks, privacy
+from dpsco_jax._infeasible import Infeasible
 from dpsco_jax._numerics import array_namespace
 from dpsco_jax.privacy import resque
 from dpsco_jax.privacy.certificates import accounted_by
@@ -173,6 +174,17 @@ def require_numbers(plan: Any) -> None:
     _checks.require_positive("lipschitz", plan.lipschitz)
     for name, weight in plan.quadratics.items():
         _checks.require_nonnegative(name, weight)
+
+
+def require_runnable(plan: Any) -> None:
+    """``Infeasible`` where balls or their smoothing leave the lengths that float32 squares."""
+    low, high = _LENGTHS
+    for name in ("ball_radius", "smoothing_radius"):
+        if not low <= float(getattr(plan, name)) <= high:
+            raise Infeasible(
+                f"{name} would be {float(getattr(plan, name)):.3g}, which cannot be run: float32 squares"
+                f" lengths in [{low:g}, {high:g}]; a smaller condition gives larger balls"
+            )
 
 
 def charged(plan: Any, further: Mapping[str, Any] | None = None) -> privacy.PrivacyLoss:

@@ -5,11 +5,12 @@ sees one direction of a shift, smoothing raises it by at most Lρ·E|N(0, 1)|, a
 the dimension. The thesis's ρ = ε_opt/(L√dim) is for any loss.
 """
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -50,8 +51,13 @@ Condition = Annotated[float, real(1, closed=True)]
 _ABOVE_ZERO = functools.partial(_checks.require_within, low=0, high=math.inf, open_low=True)
 LargestError = Annotated[float, Kind(_ABOVE_ZERO)]
 
+LEAST_CONDITION = 5.0
+"""Of a κ that is chosen: a target worth a run."""
+
 _OBSERVED = 5.0  # C_sc of Algorithm 10; 8192 is proved
 _ITERATIONS = 2.5  # over K; 3.5 certify the target if all answers are exact
+_CLOSE = 1.05  # an error this near to a harmless one is it
+_ATTEMPTS = 8  # at a κ; four mostly do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,7 +267,7 @@ def plan(
     problem: Problem,
     budget: Budget,
     *,
-    condition: Condition = 5.0,
+    condition: Condition | None = None,
     smoothing_radius: Positive | None = None,
     calls: Calls = DEFAULT,
     largest_error: LargestError = WORST_ERROR,
@@ -273,7 +279,9 @@ def plan(
             space, n ≥ 2 users, the number of parameters, and R; the domain's diameter in its place if it has
             none.
         budget: (ε, δ) of the run, δ > 0.
-        condition: κ ≥ 1 of the target ε_opt = LR/κ. What is reached is mostly 20 to 100 times better.
+        condition: κ ≥ 1 of the target ε_opt = LR/κ; if left out, the largest one from 5 on at which the
+            ``predicted_error`` is harmless, at most 0.2. What is reached is mostly 20 to 100 times better
+            than the target.
         smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
         calls: how private calls are made, a ``Calls``.
         largest_error: refuse plans whose ``predicted_error`` is above.
@@ -282,7 +290,48 @@ def plan(
         ValueError: an argument is out of range, or the loss has no proof.
         Infeasible: the plan would return noise; ``needed`` has values that would do.
     """
-    return calibrated(draft(problem, budget, condition, smoothing_radius, calls), largest_error)
+    return conditioned(
+        lambda kappa: draft(problem, budget, kappa, smoothing_radius, calls), condition, largest_error
+    )
+
+
+def conditioned(
+    drafted: Callable[[float], Plan],
+    condition: float | None,
+    largest_error: float,
+    near: float | None = None,
+    first: float = LEAST_CONDITION,
+) -> Plan:
+    """The calibrated plan of κ; of the largest one with a harmless error if that is left out.
+
+    Args:
+        drafted: a plan of κ, with ε, δ, and no β yet.
+        condition: κ, or ``None``.
+        largest_error: as for ``plan``.
+        near: about β, if something is known.
+        first: κ that is tried first.
+    """
+    if condition is not None:
+        return calibrated(drafted(condition), largest_error, near)
+    kappa = max(LEAST_CONDITION, first)
+    made = _attempt(drafted(kappa), near)
+    for _ in range(_ATTEMPTS):
+        left = GOOD_ERROR / (made.predicted_error if made is not None else math.inf)
+        if 1 <= left <= _CLOSE or (left < 1 and kappa == LEAST_CONDITION):
+            break
+        # The error grows a little slower than κ: up it comes nearer from below.
+        kappa = max(LEAST_CONDITION, kappa * (left if left > 1 else max(0.98 * left, 0.25)))
+        made = _attempt(drafted(kappa), None if made is None else float(made.beta))
+    if made is None or made.predicted_error > GOOD_ERROR:
+        return calibrated(drafted(LEAST_CONDITION), largest_error, near)
+    return made
+
+
+def _attempt(drafted: Plan, near: float | None) -> Plan | None:
+    """The calibrated plan, or nothing where none can be run."""
+    with contextlib.suppress(Infeasible):
+        return calibrated(drafted, math.inf, near)
+    return None
 
 
 def calibrated(drafted: Plan, largest_error: float, near: float | None = None) -> Plan:
@@ -290,6 +339,7 @@ def calibrated(drafted: Plan, largest_error: float, near: float | None = None) -
 
     ``Infeasible`` if the predicted error is above the largest.
     """
+    accounting.require_runnable(drafted)
     accounting.require_numbers(drafted)
     beta = accounting.largest_beta(drafted, near)
     made = dataclasses.replace(drafted, beta=beta)

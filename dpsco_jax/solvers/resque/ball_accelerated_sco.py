@@ -35,6 +35,7 @@ Example:
 """
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -60,6 +61,7 @@ from dpsco_jax.solvers.solution import Solution
 __all__ = ["Calls", "Plan", "plan", "solve"]
 
 _RATIO = 8.0  # of successive regularizations; above 4, the errors of the blocks are a geometric sum
+_SMALLER = 0.55  # about κ of the next block over that of the one before: where to look first
 
 
 @pytree
@@ -105,7 +107,7 @@ def plan(
     budget: privacy.Budget,
     *,
     num_blocks: int | None = None,
-    condition: planner.Condition = 5.0,
+    condition: planner.Condition | None = None,
     smoothing_radius: Positive | None = None,
     calls: Calls = planner.DEFAULT,
     largest_error: planner.LargestError = planner.WORST_ERROR,
@@ -118,7 +120,8 @@ def plan(
             minimizer of the population risk; the domain's diameter in its place if it has none.
         budget: (ε, δ) of the run, and of every block, δ > 0.
         num_blocks: I; as many as there are plans for if left out.
-        condition: κ ≥ 1 of the target LR_i/κ of every block.
+        condition: κ ≥ 1 of the target LR_i/κ of every block; if left out, of each block the largest one from
+            5 on at which the ``predicted_error`` is harmless, at most 0.2.
         smoothing_radius: ρ of a block with distance R, and scaled with the distances of the others; the
             target over L if left out.
         calls: how private calls are made, a ``Calls``.
@@ -149,11 +152,12 @@ def plan(
         required = num_blocks is not None or i == 1
         try:
             own = dataclasses.replace(problem, num_users=num_users >> i, distance=reach)
-            block = planner.draft(own, budget, condition, radius, calls)
             # A refusal of a block that may be left out need not say what would do.
             worst = largest_error if required else math.inf
             near = _next_beta([float(each.beta) for each in blocks])
-            block = planner.calibrated(block, worst, near)
+            drafted = functools.partial(_draft, own, budget, radius, calls)
+            first = _SMALLER * blocks[-1].outer.condition if blocks else planner.LEAST_CONDITION
+            block = planner.conditioned(drafted, condition, worst, near, first)
         except Infeasible as refusal:
             if required:
                 raise
@@ -172,6 +176,12 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
+
+
+def _draft(
+    problem: Problem, budget: privacy.Budget, radius: float | None, calls: Calls, condition: float
+) -> Any:
+    return planner.draft(problem, budget, condition, radius, calls)
 
 
 def _next_beta(betas: list[float]) -> float | None:

@@ -72,6 +72,22 @@ def with_failure(law: Law, failure: float) -> Law:
     return Law(law.losses, law.masses * ((1.0 - total) / (1.0 - law.infinite)), total)
 
 
+def without_tails(law: Law, most: float) -> Law:
+    """The law with its largest losses, in either direction, infinite: as many as hold at most that mass.
+
+    Moments are made of them where a record is rarely used for a large shift; as a failure they cost their
+    mass. Both distributions lose the same mass, as one is the other mirrored.
+    """
+    count = len(law.masses)
+    tails = np.cumsum((law.masses + law.masses[::-1])[::-1])[::-1]
+    first = np.searchsorted(-tails, -most, side="left")  # of the losses that are cut
+    first = max(int(first), count // 2 + 1)
+    kept = np.arange(count)
+    kept = (kept < first) & (kept >= count - first)
+    cut = float(law.masses[~kept].sum()) * (1.0 + _ROUNDING)
+    return Law(law.losses, np.where(kept, law.masses, 0.0), law.infinite + cut)
+
+
 def rdp(law: Law) -> Float[np.ndarray, "orders"]:
     """The divergences at ``ORDERS`` given that the loss is finite."""
     kept = law.masses > 0

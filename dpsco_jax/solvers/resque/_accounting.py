@@ -231,7 +231,7 @@ def calibrated_beta(
 ) -> float:
     """The largest β in [1e-7, 4], as a float32 number, for which the calls stay within (ε, δ).
 
-    The Rényi curve that a program carries proves less: up to twice this ε where little is sampled. ``near``
+    The Rényi curve that a program carries proves less: 1.05 to 1.5 times this ε. ``near``
     is where the search starts, if something is known. ``ValueError`` if there is no such β.
     """
     beta = resque.calibrate_beta(calls_at, epsilon, delta, near=near)

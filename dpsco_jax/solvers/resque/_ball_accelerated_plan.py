@@ -291,7 +291,9 @@ def plan(
         Infeasible: the plan would return noise; ``needed`` has values that would do.
     """
     return conditioned(
-        lambda kappa: draft(problem, budget, kappa, smoothing_radius, calls), condition, largest_error
+        lambda kappa: draft(problem, budget, kappa, smoothing_radius, calls),
+        condition,
+        largest_error,
     )
 
 

@@ -46,6 +46,22 @@ def test_sizes_are_those_of_the_theorem(simple):
     assert simple.predicted_error < 0.5
 
 
+def test_a_condition_that_is_left_out_is_the_largest_with_harmless_answers():
+    made = plan(num_users=50_000, condition=None)
+    assert planner.GOOD_ERROR / 1.05 <= made.predicted_error <= planner.GOOD_ERROR
+    assert made.outer.condition > 20
+    same = plan(num_users=50_000, condition=made.outer.condition)
+    assert same.predicted_error == pytest.approx(made.predicted_error, rel=1e-3)
+    more = plan(num_users=50_000, condition=1.1 * made.outer.condition)
+    assert more.predicted_error > planner.GOOD_ERROR
+    # Too few for 5: that is tried, or refused, as before.
+    few = plan(num_users=2000, condition=None)
+    assert few.outer.condition == pytest.approx(5.0)
+    assert few.predicted_error > planner.GOOD_ERROR
+    with pytest.raises(planner.Infeasible):
+        plan(num_users=200, condition=None)
+
+
 def test_every_call_is_accounted_and_the_budget_is_used(simple):
     made = resque.calls_epsilon(simple.calls, 1e-5)
     assert 0.999 * 2.0 < made <= 2.0

@@ -40,6 +40,21 @@ def test_losses_and_sizes_that_have_no_plan_are_refused():
         )
 
 
+def test_blocks_that_cannot_be_run_are_left_out_with_a_line():
+    """Whether users are too few for them or their balls too small for float32."""
+    given = {"epsilon": 4.0, "delta": 1e-6, "dim": 2}
+    for distance, why in ((1.0, "users are too few"), (2e-9, "float32")):
+        made = planned(
+            ball_accelerated_sco.plan, ABSOLUTE, num_users=20_000, distance=distance, **given
+        )
+        assert 2 <= len(made.parts) < 13
+        assert why in made.omitted
+        assert why in str(made)
+    conditions = [each.outer.condition for each in made.parts]
+    assert conditions[0] > 8
+    assert conditions == sorted(conditions, reverse=True)
+
+
 USERS, BLOCKS = 128, (64, 32, 16)
 
 

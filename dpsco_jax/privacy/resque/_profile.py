@@ -80,10 +80,9 @@ def without_tails(law: Law, most: float) -> Law:
     """
     count = len(law.masses)
     tails = np.cumsum((law.masses + law.masses[::-1])[::-1])[::-1]
-    first = np.searchsorted(-tails, -most, side="left")  # of the losses that are cut
-    first = max(int(first), count // 2 + 1)
-    kept = np.arange(count)
-    kept = (kept < first) & (kept >= count - first)
+    first = max(int(np.searchsorted(-tails, -most, side="left")), count // 2 + 1)
+    place = np.arange(count)
+    kept = (place < first) & (place >= count - first)
     cut = float(law.masses[~kept].sum()) * (1.0 + _ROUNDING)
     return Law(law.losses, np.where(kept, law.masses, 0.0), law.infinite + cut)
 

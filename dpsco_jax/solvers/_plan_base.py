@@ -48,10 +48,14 @@ class Constants(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a plan was made for: constants of the objective, and an item of the problem."""
+    """What a plan was made for: constants of the objective, an item of the problem, and the start's excess.
+
+    ``idle`` is what is known of the start's excess risk before anything is done.
+    """
 
     constants: Constants
     item: _costs.Item
+    idle: float = math.inf
 
 
 @pytree
@@ -73,6 +77,17 @@ class MadeFor:
     def item_gradients(self: Any) -> Any:
         """Item gradients of the whole run, for users with all their items; ``None`` where m is not known."""
         return None if self.made_for is None else self.gradients(self.made_for.item.slots)
+
+    @property
+    def vacuous(self) -> Any:
+        """Whether the plan's ``excess_bound`` proves no less than is known of the start, L·R or β·R²/2.
+
+        Its risk may be far smaller: bounds are for the worst loss with the same constants. False where no
+        bound is stated, or nothing is known of the start.
+        """
+        bound = getattr(self, "excess_bound", math.inf)
+        idle = math.inf if self.made_for is None else self.made_for.idle
+        return (bound >= idle) & (bound < math.inf)
 
     def gradients(self: Any, slots: int) -> Any:
         """Item gradients of the whole run on data with so many item slots a user."""
@@ -223,7 +238,7 @@ def remembers(
             made = plan(*call.args, **call.kwargs)
             _require_affordable(made)
             changes: dict[str, Any] = {
-                "made_for": Made(_constants(problem.objective), _item(problem))
+                "made_for": Made(_constants(problem.objective), _item(problem), _idle(problem))
             }
             bounded = any(field.name == "excess_bound" for field in dataclasses.fields(made))
             if convex and bounded and problem.objective.loss_strong_convexity < 0:
@@ -282,6 +297,18 @@ def _item(problem: Problem) -> _costs.Item:
     # Two products with the row of a linear model; forward and, twice as much, backward elsewhere.
     each = 6.0 if problem.objective.linear_model is None else 4.0
     return _costs.Item(problem.items_per_user, problem.dim, each * problem.dim)
+
+
+def _idle(problem: Problem) -> float:
+    """The largest excess that a start within R of a minimizer can have."""
+    if not isinstance(problem, Problem):
+        return math.inf
+    reach, objective = problem.farthest, problem.objective
+    steep = objective.slope * reach
+    # Where nothing confines a minimizer, the gradient is zero there.
+    smooth = problem.diameter == math.inf and objective.smoothness is not None
+    curved = (float(objective.smoothness) + objective.ridge) * reach**2 / 2 if smooth else math.inf  # type: ignore[arg-type]
+    return float(min(steep, curved))
 
 
 def _number(value: Any) -> Any:

@@ -123,6 +123,10 @@ def _costs(plan: Any) -> Rows:
         if name not in {field.name for field in dataclasses.fields(plan)}
         and (shown := _text(getattr(plan, name, None))) is not None
     ]
+    vacuous = getattr(plan, "vacuous", False)
+    if isinstance(vacuous, bool | np.bool_) and vacuous:
+        idle = _text(plan.made_for.idle)
+        rows.append(("vacuous", f"the start is known to have an excess of at most {idle}"))
     rows += [("assumes", line) for line in getattr(plan, "assumes", ())]
     if hasattr(plan, "epsilon") and hasattr(plan, "delta"):
         rows.append(("budget", f"({_text(plan.epsilon)}, {_text(plan.delta)})"))

@@ -12,6 +12,7 @@ from dpsco_jax import Budget, Problem
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.problems import losses
 from dpsco_jax.solvers import plans
+from dpsco_jax.solvers.item_level import private_ac_sa
 from dpsco_jax.solvers.user_level import sgd
 
 
@@ -97,3 +98,26 @@ def test_noise_that_float32_cannot_draw_is_no_plan(clip_norm):
         assert np.all(np.isinf(plan.loss().rdp))
         with pytest.raises(ValueError, match="clip_norm must be"):
             plan.certificate()
+
+
+def test_a_bound_above_what_the_start_has_is_called_vacuous():
+    """L·R, with a ridge the slope of both; without one, and nothing that confines, at most β·R²/2."""
+    budget, sizes = Budget(1.0, 1e-6), {"dim": 20, "distance": 3.0}
+    absolute = losses.absolute(2.0)
+    few, many = (
+        private_ac_sa.plan(Problem(absolute, num_users=n, **sizes), budget) for n in (50, 200_000)
+    )
+    assert few.made_for.idle == many.made_for.idle == 6.0
+    assert few.excess_bound >= 6.0 > many.excess_bound
+    assert few.vacuous
+    assert not many.vacuous
+    assert "vacuous" in str(few)
+    assert "an excess of at most 6" in str(few)
+    assert "vacuous" not in str(many)
+    assert not few.replace(made_for=None).vacuous
+    assert not few.replace(excess_bound=np.inf).vacuous  # it states no bound
+    logistic = losses.logistic(feature_bound=1.0)
+    flat = private_ac_sa.plan(Problem(logistic, num_users=50, dim=20, distance=0.1), budget)
+    assert flat.made_for.idle == pytest.approx(0.25 * 0.1**2 / 2, rel=0.1)
+    batch = few.replace(excess_bound=np.array([1.0, 7.0]))
+    assert list(batch.vacuous) == [False, True]

@@ -40,6 +40,7 @@ SUITES = (
     "sampling",
     "langevin",
     "effective_samples",
+    "heavy_online",
     "element_steps",
     "element_network",
     "plan_times",

@@ -14,8 +14,10 @@ from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.geometric_median import GeometricMedian
 from experiments.studies.gradient_subspaces import GradientSubspaces
 from experiments.studies.gradients_to_floor import GradientsToFloor
+from experiments.studies.heavy_tails import HeavyTails
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
 from experiments.studies.movielens_factors import MovieLensFactors
+from experiments.studies.online_regret import OnlineRegret
 from experiments.studies.private_nonsmooth import PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
@@ -65,6 +67,8 @@ _ALL: tuple[type[Experiment], ...] = (
     MovieLensFactors,
     RobustRegression,
     StationaryPoints,
+    OnlineRegret,
+    HeavyTails,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -53,6 +53,7 @@ from dpsco_jax.solvers.heavy_tailed import (
     phased_clipped_glm,
     population_localize,
 )
+from dpsco_jax.solvers.heavy_tailed import auto as heavy_auto
 from dpsco_jax.solvers.item_level import (
     erm,
     langevin,
@@ -397,6 +398,8 @@ ROWS: tuple[Row, ...] = (
     _row("noisy_descent", noisy_descent, 8, initial_gap=1.0, most_steps=3),
     _row("clipped_gd", clipped_gd, 8, num_steps=3, regularization=0.5, **HEAVY),
     _row("clipped_gd, quantile", clipped_gd, 8, num_steps=3, regularization=0.5, clip_norm=0.5, quantile=0.5),
+    _row("auto, heavy tails", heavy_auto, 8, gradient_budget=8 * ITEMS * 3, distance=1.0,
+        moments=Moments(4.0, 1.0)),
     # The first user of a phase of nine moves eight of its points.
     _row("phased_clipped_glm", phased_clipped_glm, 14, num_phases=2, groups=2, step_size=0.1, items=1,
         share=0.85, float64=True, **HEAVY),

@@ -2,6 +2,7 @@
 
 from dpsco_jax.solvers.heavy_tailed import (
     aggregate_erm,
+    auto,
     clipped_gd,
     known_lipschitz,
     localized_clipped_sgd,
@@ -13,6 +14,7 @@ from dpsco_jax.solvers.heavy_tailed import (
 
 __all__ = [
     "aggregate_erm",
+    "auto",
     "clipped_gd",
     "known_lipschitz",
     "localized_clipped_sgd",

@@ -313,6 +313,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.user_level.accelerated_phased_erm.plan": _CLIPPED,
     "solvers.user_level.accelerated_sgd.plan": _CLIPPED,
     "solvers.user_level.accelerated_strongly_convex.plan": _CLIPPED | {"num_blocks": 1},
+    "solvers.heavy_tailed.auto.plan": {**_HEAVY, **_asked()},
     "solvers.user_level.auto.plan": {
         **_asked(),
         "intercept": _INTERCEPT,

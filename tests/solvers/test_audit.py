@@ -6,6 +6,7 @@ learned than it claims.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from dpsco_jax.privacy.concentrated.threshold_phase import ConcentratedReleases
 from dpsco_jax.problems import losses
 from dpsco_jax.problems.objective import Example, Objective, OneHot
 from dpsco_jax.problems.users import UserData
+from dpsco_jax.rates.heavy_tailed import Moments
+from dpsco_jax.solvers.heavy_tailed import clipped_gd
 from dpsco_jax.solvers.item_level import langevin, private_ac_sa, regularized_sgd, staged_ac_sa
 from dpsco_jax.solvers.user_level import (
     item_group_privacy,
@@ -97,7 +100,16 @@ def _likeliest(path, plan):
     return jnp.sum(jnp.log1p(q * (ratio - 1)))
 
 
+def _gradients(path, plan):
+    """The sum of all noisy gradients of steps with a pull to the origin, which the path gives away."""
+    del plan
+    pull = 4 / (1 + jnp.arange(len(path)))
+    before = jnp.concatenate([jnp.zeros(1), path[:-1]])
+    return jnp.sum(1 / pull * (pull * before + (1 + pull) * (path - before)))
+
+
 SIZES = {"num_users": 4, "dim": 2, "num_steps": 3}
+TAILED = {"regularization": 1.0, "radius": 1e6}
 FULL_SGD = SIZES | {"sampling": "full", "averaging": "last", "step_size": 0.1}
 ITEMS = {"num_users": 4, "items_per_user": 3, "dim": 1, "num_steps": 2, "step_size": 0.1}
 PULLED = {
@@ -116,6 +128,15 @@ CASES = {
         momentum_sgd, SIZES | {"sampling": "full", "momentum": 0.2, "step_size": 0.1}, CANARY
     ),
     "staged": Case(staged_ac_sa, SIZES | {"num_stages": 2, "distance": 1.0}, CANARY),
+    "clipped_gd": Case(
+        clipped_gd, SIZES | TAILED | {"moments": Moments(math.inf, 1.0)}, CANARY, trace=POINT,
+        score=_gradients,
+    ),
+    # How long later gradients are clipped to is not in the path.
+    "clipped_gd, quantile": Case(
+        clipped_gd, SIZES | TAILED | {"num_steps": 1, "quantile": 0.75, "clip_norm": 1.0}, CANARY,
+        trace=POINT, score=_gradients,
+    ),
     # What protects one item only does not protect a user.
     "all items": Case(item_group_privacy, ITEMS, lambda: _linear(50.0, -50.0, 4, 3, 1), fault=3.0),
     "drawn items": Case(

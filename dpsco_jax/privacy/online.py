@@ -207,7 +207,7 @@ class LazyReleases:
         rdp = _divergence(ORDERS, self.num_batches, **safe)
         ideal = PrivacyLoss(rdp, xp.zeros(rdp.shape[:-1], rdp.dtype))
         if self.variation is not None:
-            whole = self.num_draws * self.variation
+            whole = xp.minimum(self.num_draws * as_floats(self.variation)[1][0], 1.0)
             horizon = epsilon(ideal, 0.5 * self.delta)
             ideal = with_variation(ideal, whole, 2.0 * horizon, 0.5 * self.delta)
         return unbounded_unless(good, ideal)
@@ -222,7 +222,8 @@ class LazyReleases:
         """
         delta = _checks.require_real("delta", delta, 0.0, 1.0)
         given = {name: np.asarray(number, np.float64) for name, number in self.numbers.items()}
-        safe = {name: np.where(self.accounted, number, 0.5) for name, number in given.items()}
+        good = self.accounted
+        safe = {name: np.where(good, number, 0.5) for name, number in given.items()}
         excess, best = _EXCESS[:: 3 if coarse else 1], np.inf
         for _ in range(1 if coarse else _LOOKS):
             orders = 1.0 + excess
@@ -238,7 +239,7 @@ class LazyReleases:
             low = np.take_along_axis(spread, np.maximum(place - 1, 0), axis=-1)[..., 0]
             high = np.take_along_axis(spread, np.minimum(place + 1, last), axis=-1)[..., 0]
             excess = np.geomspace(low, high, len(_EXCESS), axis=-1)
-        return np.where(self.accounted, np.maximum(best, 0.0), np.inf)[()]
+        return np.where(good, np.maximum(best, 0.0), np.inf)[()]
 
     def certificate(self) -> Certificate:
         """(ε, δ) of the run, with what inexact draws add: δ = δ(ε) + (1 + e^ε)·(number of draws)·variation.

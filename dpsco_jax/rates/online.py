@@ -49,6 +49,7 @@ REGRET: Mapping[str, Expression] = {
     "redraw, convex": total(_term("1/2", "-1/2", "1/4"), _ROOT),
     "AKST23b, convex": total(_ROOT, _term("1/3", "-1", "1/2"), _term("3/8", "-3/4", "1/2")),
     "DP-FTRL, convex": total(_term("1/2", "-1/2", "1/4"), _ROOT),
+    "AS17, linear losses": total(_ROOT, _term("0", "-1", "1/2")),
     "lower bound, switching, printed": total(_ROOT, _term("1/3", "-2/3")),
 }
 """Regret by method."""

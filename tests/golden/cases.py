@@ -11,13 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpsco_jax import Budget
 from dpsco_jax.geometry import domains
-from dpsco_jax.problems import losses
+from dpsco_jax.problems import losses, streams
 from dpsco_jax.problems.objective import Example
 from dpsco_jax.problems.regression_instances import absolute_regression
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
 from dpsco_jax.solvers.convex import ac_sa
+from dpsco_jax.solvers.online import batched_redraw, convex, experts, noised_leader
 from tests.solvers.private_table import ROWS, Row
 from tests.support.planned import planned
 
@@ -139,6 +141,29 @@ def _parallel(name: str, solver: Any, changes: tuple[dict[str, Any], ...]) -> Ca
     return Case(name, plans, run)
 
 
+def _online(name: str, solver: Any, **given: Any) -> Case:
+    """Plans of 200 rounds, with twice ε, and of twice the rounds: what was calibrated, and plays."""
+    plans = {
+        said: lambda rounds=rounds, epsilon=epsilon: solver.plan(
+            rounds, DIM, Budget(epsilon, 1e-6), **given
+        )
+        for said, rounds, epsilon in (
+            ("plan", 200, 2.0),
+            ("twice epsilon", 200, 4.0),
+            ("twice the rounds", 400, 2.0),
+        )
+    }
+    table = np.random.default_rng(2).random((200, DIM)).astype(np.float32)
+
+    def run(plan: Any) -> Any:
+        stream = streams.rows(jnp.asarray(table))
+        found = jax.jit(lambda key: solver.solve(key, plan, stream))(jax.random.key(KEY))
+        return {"plays": found.released["plays"], "rdp": found.privacy.rdp[::16]}
+
+    return Case(f"online {name}", plans, run)
+
+
+_ON_BALL = {"radius": 1.0, "lipschitz": 1.0}
 _SMOOTH = losses.logistic(feature_bound=1.0, domain=domains.ball(2.0), ridge=0.02)
 _ROUGH = losses.absolute(feature_bound=1.0, domain=domains.ball(1.0))
 
@@ -172,4 +197,11 @@ CASES: tuple[Case, ...] = (
         )
         for method in parallel_baselines.METHODS
     ),
+    _online("experts", experts),
+    _online("experts, lagged", experts, reference="lagged"),
+    _online("batched_redraw", batched_redraw),
+    _online("convex", convex, redraw_probability=0.3, **_ON_BALL),
+    _online("convex, redrawn", convex, redraw_probability=1.0, **_ON_BALL),
+    _online("noised_leader", noised_leader, bands=8, **_ON_BALL),
+    _online("noised_leader, tree", noised_leader, constants="paper", **_ON_BALL),
 )

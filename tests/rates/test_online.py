@@ -85,3 +85,12 @@ def test_what_is_proven_is_never_below_what_is_printed():
         for kind in ("experts", "convex"):
             printed = online.regret_exponent(f"L2P, {kind}, printed", a)
             assert online.regret_exponent(f"L2P, {kind}", a) >= printed
+
+
+def test_privacy_of_linear_losses_is_free_up_to_a_root_of_the_rounds():
+    a = Fraction(1, 3)
+    found = [
+        online.regret_exponent("AS17, linear losses", a, dim) for dim in (0, Fraction(1, 3), 1)
+    ]
+    assert found == [HALF, HALF, Fraction(5, 6)]
+    assert online.regret("AS17, linear losses", 1e4, 0.5, 9.0) == pytest.approx(100.0 + 6.0)

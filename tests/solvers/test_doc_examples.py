@@ -46,6 +46,7 @@ SHORT = {
     *("ball.parallel_baselines", "convex.ac_sa_stages", "element_level.aprox"),
     *("sampling.alternating_sampler", "sampling.attempt_bounds", "sampling.chain_lengths"),
     *("online.batched_redraw", "online.lazy_to_private", "dpsco_jax.problems.streams"),
+    "online.noised_leader",
     *("dpsco_jax.privacy.online", "online.shrinking_dartboard", "sampling.log_sobolev"),
     *("sampling.zeroth_order", "user_level.item_sampled_sgd"),
     *("user_level.sampling_choice", "user_level.sgd", "dpsco_jax.problems.stored"),

@@ -32,7 +32,7 @@ SOLVERS = {
     "shrinking_dartboard": lambda rounds, dim, _: shrinking_dartboard.plan(rounds, dim),
     "fake_switch": lambda rounds, dim, _: fake_switch.plan(rounds, dim, redraw_probability=0.1),
 }
-OTHERS = {"lazy_to_private"}
+OTHERS = {"convex", "lazy_to_private", "noised_leader"}  # points, not numbers of experts
 BUDGET = Budget(1.0, 1e-6)
 
 

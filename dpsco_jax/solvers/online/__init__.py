@@ -2,10 +2,20 @@
 
 from dpsco_jax.solvers.online import (
     batched_redraw,
+    convex,
     experts,
     fake_switch,
     lazy_to_private,
+    noised_leader,
     shrinking_dartboard,
 )
 
-__all__ = ["batched_redraw", "experts", "fake_switch", "lazy_to_private", "shrinking_dartboard"]
+__all__ = [
+    "batched_redraw",
+    "convex",
+    "experts",
+    "fake_switch",
+    "lazy_to_private",
+    "noised_leader",
+    "shrinking_dartboard",
+]

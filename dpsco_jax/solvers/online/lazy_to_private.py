@@ -44,6 +44,7 @@ import jax
 
 from dpsco_jax import _checks
 from dpsco_jax._argument_kinds import (
+    BelowOne,
     Count,
     Inside,
     Nonnegative,
@@ -69,15 +70,25 @@ class Plan(LazyPlan):
     Attributes:
         clip: κ.
         draw_zcdp: ρ of a fresh draw, a promise.
+        own_variation: total variation distance of a draw from an exact one, a promise; ``None`` if exact.
     """
 
     clip: Number
     draw_zcdp: Number
+    own_variation: Number | None = None
+
+    @property
+    def variation(self) -> Any:
+        """What was promised."""
+        return self.own_variation
 
     @property
     def assumes(self) -> tuple[str, ...]:
         """What is promised."""
-        return ("a fresh draw is draw_zcdp-zCDP for the loss of one round", *super().assumes)
+        zcdp = "a fresh draw is draw_zcdp-zCDP for the loss of one round"
+        if self.own_variation is not None:
+            zcdp += ", within own_variation of it in total variation whatever the losses are"
+        return (zcdp, *super().assumes)
 
 
 @checked
@@ -94,6 +105,7 @@ def plan(
     reference_probability: Annotated[float, real(0.0, math.nextafter(1.0, 2.0), True)]
     | None = None,
     envelope_factor: Annotated[float, real(1.0, closed=True)] = 1.0,
+    variation: BelowOne | None = None,
 ) -> Plan:
     """The plan of these numbers, all public; ``certificate`` says what they cost.
 
@@ -109,6 +121,9 @@ def plan(
         reference_probability: p_y in [0, 1]; p, as printed, if left out. 0 costs nothing, where the law of
             x_s does not ask for more, as that of experts does not.
         envelope_factor: E over B·κ, at least 1.
+        variation: of a sampler that is not exact, the total variation distance of a draw from an exact one,
+            whatever the losses are: what ``solvers.sampling`` certifies. It is charged (1 + e^ε) times for
+            each draw.
 
     Raises:
         ValueError: an argument is out of range.
@@ -130,6 +145,7 @@ def plan(
         regret_bound=math.inf,
         clip=clip,
         draw_zcdp=draw_zcdp,
+        own_variation=variation,
         title="lazy to private",
     )
     return made.replace(epsilon=made.certificate().epsilon)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpsco_jax import Budget
 from dpsco_jax.problems import streams
-from dpsco_jax.solvers.online import experts, fake_switch, lazy_to_private
+from dpsco_jax.solvers.online import convex, experts, fake_switch, lazy_to_private, noised_leader
 from tests.support import kinds
 from tests.support.kinds import Fresh, Kind
 
@@ -34,6 +34,17 @@ _LAZY = Fresh(
     )
 )
 _FAKE = Fresh(functools.cache(lambda: fake_switch.plan(20, 3, redraw_probability=0.1)))
+_BALL = {"radius": kinds.POSITIVE(1.0), "lipschitz": kinds.POSITIVE(1.0)}
+_ON_BALL = Fresh(
+    functools.cache(
+        lambda: convex.plan(
+            20, 3, Budget(1.0, 1e-6), radius=1.0, lipschitz=1.0, redraw_probability=1.0
+        )
+    )
+)
+_LEADER = Fresh(
+    functools.cache(lambda: noised_leader.plan(20, 3, Budget(1.0, 1e-6), radius=1.0, lipschitz=1.0))
+)
 _STREAM = {"losses": kinds.FUNCTION(streams.rows(jnp.zeros((20, 3))))}
 _LOSS = Kind("losses of experts", ("nonsense", None, 7, np.zeros(2), np.zeros((3, 1))))(np.zeros(3))
 _ANY_MEASURE = {"measure": kinds.OBJECT(_MEASURE)}
@@ -42,6 +53,14 @@ _MEANS = {"means": Kind("chances", ("nonsense", None, 1.5, np.array([-0.1, 0.5])
 
 def _state() -> Any:
     return experts.init(jax.random.key(0), _PLAN.make())
+
+
+def _convex_state() -> Any:
+    return jax.jit(lambda key: convex.init(key, _ON_BALL.make()))(jax.random.key(0))
+
+
+def _leader_state() -> Any:
+    return noised_leader.init(jax.random.key(0), _LEADER.make())
 
 
 def _lazy_state() -> Any:
@@ -59,6 +78,32 @@ GOOD: dict[str, dict[str, Any]] = {
     "solvers.online.experts.init": {"plan": kinds.OBJECT(_PLAN)},
     "solvers.online.experts.step": {"state": kinds.OBJECT(Fresh(_state)), "loss": _LOSS},
     "solvers.online.experts.solve": {"plan": kinds.OBJECT(_PLAN), **_STREAM},
+    "solvers.online.convex.plan": {
+        **_BALL,
+        **_BATCH,
+        "num_rounds": kinds.COUNT(20),
+        "dim": kinds.COUNT(3),
+        "budget": _BUDGET,
+        "redraw_probability": kinds.POSITIVE_PROBABILITY.but(None)(1.0),
+    },
+    "solvers.online.convex.init": {"plan": kinds.OBJECT(_ON_BALL)},
+    "solvers.online.convex.step": {"state": kinds.OBJECT(Fresh(_convex_state)), "loss": _LOSS},
+    "solvers.online.convex.solve": {"plan": kinds.OBJECT(_ON_BALL), **_STREAM},
+    "solvers.online.noised_leader.plan": {
+        **_BALL,
+        "num_rounds": kinds.COUNT(20),
+        "dim": kinds.COUNT(3),
+        "budget": _BUDGET,
+        "losses": kinds.CHOICE("linear"),
+        "constants": kinds.CHOICE("tight"),
+        "bands": kinds.COUNT(8),
+    },
+    "solvers.online.noised_leader.init": {"plan": kinds.OBJECT(_LEADER)},
+    "solvers.online.noised_leader.step": {
+        "state": kinds.OBJECT(Fresh(_leader_state)),
+        "gradient": _LOSS,
+    },
+    "solvers.online.noised_leader.solve": {"plan": kinds.OBJECT(_LEADER), **_STREAM},
     "solvers.online.batched_redraw.plan": {**_SIZES, **_BATCH, "budget": _BUDGET},
     "solvers.online.shrinking_dartboard.plan": {
         **_SIZES,
@@ -81,6 +126,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "reference": kinds.CHOICE("lagged"),
         "reference_probability": kinds.PROBABILITY.but(None)(0.5),
         "envelope_factor": kinds.AT_LEAST_ONE(1.0),
+        "variation": kinds.PROBABILITY.but(None)(1e-9),
     },
     "solvers.online.lazy_to_private.init": {"plan": kinds.OBJECT(_LAZY), **_ANY_MEASURE},
     "solvers.online.lazy_to_private.step": {

@@ -121,7 +121,7 @@ def test_what_no_attempt_brings_is_charged():
     assert plan.replace(regularization=1e9).certificate().epsilon == math.inf
     worse = dataclasses.replace(plan.releases, variation=1e-8)
     assert worse.certificate().epsilon > 1.001 * plan.certificate().epsilon
-    with pytest.raises(ValueError, match=r"budget\.delta must be above 1.*, of draws that fail"):
+    with pytest.raises(ValueError, match=r"budget\.delta must be above .*, of draws that fail"):
         convex.plan(1000, 3, Budget(40.0, 1e-6), radius=1.0, lipschitz=1.0)
 
 
@@ -269,7 +269,7 @@ def test_with_printed_references_a_play_does_not_depend_on_them():
 
 
 def test_steps_are_what_a_whole_run_is_and_then_nothing_moves():
-    plan = small(2)
+    plan = small(2, learning_rate=0.1, regularization=1.0, clip=0.6)
     table = jnp.asarray(np.random.default_rng(3).normal(size=(8, 2)), jnp.float32)
     whole = jax.jit(convex.solve)(jax.random.key(1), plan, streams.rows(table))
     assert set(whole.released) == {"plays"}
@@ -348,15 +348,14 @@ TABLE = {
 @pytest.mark.parametrize("cell", TABLE)
 def test_planned_bounds_are_those_that_were_found(cell):
     rounds, dim, epsilon = cell
-    plan = convex.plan(rounds, dim, Budget(epsilon, 1e-6), radius=1.0, lipschitz=1.0)
+    budget = Budget(epsilon, 1e-6, allow_large_delta=True)
+    plan = convex.plan(rounds, dim, budget, radius=1.0, lipschitz=1.0)
     bound, size, chance = TABLE[cell]
     assert plan.regret_bound == pytest.approx(bound, rel=2e-3)
     assert plan.batch_size == size
     assert float(plan.redraw_probability) == pytest.approx(chance, rel=0.05)
     assert 0.99999 * epsilon < plan.certificate().epsilon <= epsilon
-    redrawn = convex.plan(
-        rounds, dim, Budget(epsilon, 1e-6), radius=1.0, lipschitz=1.0, redraw_probability=1.0
-    )
+    redrawn = convex.plan(rounds, dim, budget, radius=1.0, lipschitz=1.0, redraw_probability=1.0)
     assert plan.regret_bound <= redrawn.regret_bound * (1 + 1e-9)
 
 

@@ -6,7 +6,7 @@ each batch ("redraw"), and, without privacy, the shrinking dartboard and exponen
 which the expectation is computed, no play drawn). Streams:
 
 - fair: fair coins; gap: one expert of chance 0.4 among fair coins;
-- drifting: chances from 0.3 to 0.7 that go round the experts four times;
+- drifting: chances from 0.3 to 0.7 that go a quarter of the way round the experts;
 - epochs: one vector of fair coins for all rounds of a batch of the plan, the worst that who knows B can do;
 - adversary: epochs of the lower bound at ε = 0.03 (T, Theorem 13.4.2), of 2 rounds for T = 100,000;
 - flights: those of New York's airports in 2013 in the order of the timetable. A flight is a round, an expert
@@ -56,6 +56,7 @@ FAIR, GAP, DRIFTING, EPOCHS, ADVERSARY = DRAWN = (
 FLIGHTS = "flights"
 _ADVERSARY_EPSILON = 0.03
 _FLIGHTS = (327_346, 1020)  # rounds and rules
+_NEVER = 2**30  # a period that no run sees the end of, of T·d below it
 _ANY = -1
 
 
@@ -189,11 +190,11 @@ class OnlineRegret:
             name, made = str(cell["stream"]), plan(cell)
             if name == FLIGHTS:
                 return made, ()
-            chances, period, length = np.full(dim, 0.5, np.float32), rounds, 1
+            chances, period, length = np.full(dim, 0.5, np.float32), _NEVER, 1
             if name == GAP:
                 chances[0] = 0.4
             elif name == DRIFTING:
-                chances, period = np.linspace(0.3, 0.7, dim, dtype=np.float32), rounds // 4
+                chances, period = np.linspace(0.3, 0.7, dim, dtype=np.float32), 4 * rounds
             elif name == EPOCHS:
                 length = made.batch_size
             elif name == ADVERSARY:

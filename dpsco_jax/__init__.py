@@ -6,16 +6,42 @@ are the two values that every ``plan`` takes, ``dpsco_jax.Problem`` and ``dpsco_
 An argument that is of another kind than its annotation says, or out of the range that its docstring states,
 is refused by a ``ValueError`` with its name, its value and the range that works. ``Raises`` in a docstring
 lists what else is refused. Values that JAX traces cannot be looked at, and are not.
+
+``estimators`` needs the extra ``sklearn``, tables and figures of ``sweeps`` the extra ``sweeps``:
+``pip install 'dpsco-jax[sklearn,sweeps]'``. ``dir`` and ``help`` leave out what is not there.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dpsco_jax._extra import there
 from dpsco_jax._infeasible import Infeasible
+
+if TYPE_CHECKING:  # what a room imports is not for everybody
+    from dpsco_jax import (
+        estimators,
+        geometry,
+        mechanisms,
+        oracles,
+        privacy,
+        problems,
+        rates,
+        solvers,
+        sweeps,
+        transforms,
+    )
+    from dpsco_jax.privacy import Budget
+    from dpsco_jax.problems import Problem
 
 __version__ = "0.1.0"
 
-_ROOMS = (
+_VALUES = {"Budget": "privacy", "Problem": "problems"}
+
+__all__ = [
+    "Budget",
+    "Infeasible",
+    "Problem",
+    "__version__",
     "estimators",
     "geometry",
     "mechanisms",
@@ -26,20 +52,17 @@ _ROOMS = (
     "solvers",
     "sweeps",
     "transforms",
-)
-
-_VALUES = {"Budget": "privacy", "Problem": "problems"}
-
-__all__ = ["Infeasible", "__version__", *_ROOMS, *_VALUES]
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return importlib.import_module(f"{__name__}.{name}")
     if name in _VALUES:
         return getattr(importlib.import_module(f"{__name__}.{_VALUES[name]}"), name)
+    if name in __all__:
+        return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    without = set() if there("pandas", "sklearn") else {"estimators"}
+    return sorted(set(__all__) - without)

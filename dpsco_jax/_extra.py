@@ -1,5 +1,6 @@
 """Imports of what an extra of the package brings: where it is missing, the message says what to install."""
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,3 +18,11 @@ def needs(extra: str) -> Iterator[None]:
         raise ModuleNotFoundError(
             f"{missing.name} is not installed: pip install 'dpsco-jax[{extra}]'", name=missing.name
         ) from missing
+
+
+def there(*packages: str) -> bool:
+    """Whether all of these packages are installed; none is imported."""
+    try:
+        return all(importlib.util.find_spec(package) is not None for package in packages)
+    except ModuleNotFoundError:
+        return False

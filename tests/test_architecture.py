@@ -1,5 +1,6 @@
 """What the documents say of the house is what stands there: its picture, and the files of the systems."""
 
+import ast
 import pathlib
 import re
 import runpy
@@ -112,6 +113,18 @@ def test_the_tests_that_are_not_quick_are_there():
     assert said.splitlines() == [
         *("quick: 2 tests, 3 seconds", "full: 1 tests, 3 seconds", f"   2.0  {quick}"),
     ]
+
+
+def test_editors_and_type_checkers_see_what_the_package_has():
+    """Rooms are imported when they are asked for; what reads types alone has to be told their names."""
+    import dpsco_jax
+
+    tree = ast.parse((ROOT / "dpsco_jax" / "__init__.py").read_text())
+    (block,) = [
+        node for node in tree.body if isinstance(node, ast.If) and node.test.id == "TYPE_CHECKING"
+    ]
+    told = {alias.name for statement in block.body for alias in statement.names}
+    assert told == set(dpsco_jax.__all__) - {"Infeasible", "__version__"}
 
 
 def test_systems_are_counted():

@@ -48,6 +48,8 @@ _CLONED = (
     "claim the guarantee of one fit for what was chosen"
 )
 
+_SEED_IS_SECRET = "random_state is as secret as the data: who knows or guesses it computes the noise and takes it away"
+
 
 class PrivateEstimator(BaseEstimator):
     """The common part of the estimators; not to be used by itself.
@@ -61,7 +63,8 @@ class PrivateEstimator(BaseEstimator):
             causes, root mean square over rows.
         columns_: names of the encoded columns, without the intercept.
         certificate_: the (ε, δ) of the fit by the tightest accountant; ``certificate_.epsilon <= epsilon``.
-        privacy_: the ledger of the run, a ``PrivacyLoss`` that composes with those of other releases.
+        privacy_: the ledger of the run, a ``PrivacyLoss`` that composes with those of other releases. By
+            itself it proves a larger ε than ``certificate_``, which is the one to publish.
         plan_: the solver's plan; ``print(estimator.plan_)``. Not there after ``load``.
         encoding_: the map from rows to features.
         n_records_: number of users, or of rows with ``user_level=False``.
@@ -298,7 +301,12 @@ class PrivateEstimator(BaseEstimator):
         if self.status_ != "OK":
             warnings.warn(f"the run of {run.solver} ended as {self.status_}", stacklevel=3)
         self.plan_, self.solver_ = run.plan, run.solver
-        self.certificate_ = run.plan.certificate()
+        certificate = run.plan.certificate()
+        if self.random_state is not None:
+            certificate = certificate._replace(
+                assumptions=(*certificate.assumptions, _SEED_IS_SECRET)
+            )
+        self.certificate_ = certificate
         self.privacy_ = spent
         self.n_records_ = records
         self._fits = getattr(self, "_fits", 0) + 1

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from dpsco_jax import privacy
 from dpsco_jax._checks import require_inside
 from dpsco_jax._extra import needs
 from dpsco_jax.estimators.report import Report, Row
@@ -76,14 +75,12 @@ def _loss(model: Any) -> str:
 
 def _cost(model: Any) -> tuple[Row, ...]:
     found = model.certificate_
-    ledger = float(privacy.epsilon(model.privacy_, float(found.delta)))
     rows = [
         ("epsilon", f"{found.epsilon:.6g}"),
         ("delta", f"{found.delta:.6g}"),
         ("budget", "({epsilon:.6g}, {delta:.6g})".format(**model._asked)),
         ("relation", found.relation.name),
         ("accountant", found.accountant),
-        ("epsilon of the ledger", f"{ledger:.6g}"),
         *(("assumes", line) for line in found.assumptions),
     ]
     if model._fits > 1:

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
 from dpsco_jax import _counts
-from dpsco_jax._checks import require_integer
+from dpsco_jax._checks import require, require_integer
 from dpsco_jax._counts import Count
-from dpsco_jax.privacy import PrivacyLoss, privacy_spent
+from dpsco_jax.privacy import Certificate, PrivacyLoss, privacy_spent
 
 __all__ = ["Count", "Solution", "Status", "finished"]
 
@@ -49,6 +50,47 @@ class Solution(NamedTuple):
     gradients: Count
     unprivate: dict[str, Any]
     released: dict[str, Any] | None = None
+
+    def certificate(self, plan: Any) -> Certificate:
+        """The (ε, δ) of the run, which is the number to publish: that of the plan it was made by.
+
+        ``privacy`` adds Rényi divergences up while a run goes on, for what comes after it; it proves a larger
+        ε than the plan, whose accountant has seen all releases at once. Both are true of the same run.
+
+        Args:
+            plan: the one that was solved.
+
+        Raises:
+            ValueError: the run was charged another loss than the plan says, so that it was made by another
+                plan; or this is a batch of runs: each has the plan's certificate, all together more.
+
+        Example:
+            >>> import jax
+            >>> from dpsco_jax import Budget
+            >>> from dpsco_jax.problems import synthetic
+            >>> from dpsco_jax.solvers.item_level import private_ac_sa
+            >>> made = synthetic.logistic_regression(
+            ...     jax.random.key(0), num_users=100, items_per_user=1, dim=3
+            ... )
+            >>> plan = private_ac_sa.plan(made.problem(distance=5.0), Budget(2.0, 1e-5))
+            >>> start = jax.numpy.zeros(3)
+            >>> solution = private_ac_sa.solve(
+            ...     jax.random.key(1), plan, made.objective, made.data, start
+            ... )
+            >>> solution.certificate(plan).epsilon <= 2.0
+            True
+        """
+        require(hasattr(plan, "loss"), "plan", type(plan).__name__, "the plan that was solved")
+        said, spent = plan.loss(), self.privacy
+        shape = np.shape(spent.rdp)
+        one = len(shape) == 1
+        require(one, "solution", f"losses of the shape {shape}", "that of a single run")
+        same = all(
+            np.allclose(each, other, rtol=1e-4, atol=1e-30)
+            for each, other in zip(said, spent, strict=True)
+        )
+        require(same, "plan", type(plan).__name__, "the one by which this run was made and charged")
+        return plan.certificate()  # type: ignore[no-any-return]
 
 
 def finished(

@@ -9,6 +9,7 @@ Tables, figures and the command need the extra ``sweeps``; what runs and stores 
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from dpsco_jax._extra import there
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.engine import Options, Tally, run
 from dpsco_jax.sweeps.executors import Here
@@ -72,3 +73,9 @@ def __getattr__(name: str) -> Any:
     if name not in _WITH_EXTRA:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WITH_EXTRA[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    # ``help`` asks for all that is named here.
+    complete = there("matplotlib", "pandas", "rich", "tyro")
+    return sorted(__all__ if complete else set(__all__) - set(_WITH_EXTRA))

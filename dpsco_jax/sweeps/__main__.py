@@ -2,11 +2,14 @@
 
 import sys
 
-from dpsco_jax.sweeps import command
-
 
 def main() -> int:
     """Runs the command line of the process on all cores and returns its exit status."""
+    try:
+        from dpsco_jax.sweeps import command
+    except ModuleNotFoundError as missing:
+        print(f"dpsco-sweep: {missing}", file=sys.stderr)
+        return 1
     command.use_all_cores()
     return command.main()
 

@@ -52,13 +52,20 @@ for name in {NEEDED}:
 """
 
 
-COMMAND = "from dpsco_jax.sweeps.__main__ import main; main()"
+LOOKED_AT = """
+import inspect, pydoc
+for module in (dpsco_jax, sweeps):
+    names = [name for name, _ in inspect.getmembers(module)]
+    print("run" in names, "sweeps" in names, bool({"Progress", "estimators"} & set(names)))
+    print("pip install" in pydoc.render_doc(module) or module is sweeps)
+"""
+COMMAND = "from dpsco_jax.sweeps.__main__ import main; sys.exit(main())"
 
 
 @functools.cache
 def bare():
     """One after the other in one process, which takes seconds to start."""
-    command = [sys.executable, "-c", BARE + WORKS + REFUSED + COMMAND]
+    command = [sys.executable, "-c", BARE + WORKS + REFUSED + LOOKED_AT + COMMAND]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
@@ -70,7 +77,7 @@ def test_cells_are_run_and_stored_without_the_extra():
 
 @pytest.mark.slow
 def test_what_needs_the_extra_names_it_when_it_is_asked_for():
-    lines = bare().stdout.splitlines()[2:]
+    lines = bare().stdout.splitlines()[2:-4]
     assert len(lines) == len(NEEDED)
     for line in lines:
         assert line.endswith("is not installed: pip install 'dpsco-jax[sweeps]'")
@@ -79,7 +86,17 @@ def test_what_needs_the_extra_names_it_when_it_is_asked_for():
 def test_the_command_says_what_to_install():
     done = bare()
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("pip install 'dpsco-jax[sweeps]'")
+    (said,) = done.stderr.splitlines()  # and no traceback
+    assert said.startswith("dpsco-sweep: ")
+    assert said.endswith("pip install 'dpsco-jax[sweeps]'")
+
+
+def test_help_and_members_show_what_is_there():
+    """Both had asked for what needs the extra, and failed."""
+    assert bare().stdout.splitlines()[-4:] == [
+        *("False True False", "True"),
+        *("True False False", "True"),
+    ]
 
 
 def test_all_public_names_are_there_and_no_others():

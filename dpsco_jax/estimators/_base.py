@@ -48,7 +48,10 @@ _CLONED = (
     "claim the guarantee of one fit for what was chosen"
 )
 
-_SEED_IS_SECRET = "random_state is as secret as the data: who knows or guesses it computes the noise and takes it away"
+_SEED_IS_SECRET = (
+    "random_state is as secret as the data: "
+    "who knows or guesses it computes the noise and takes it away"
+)
 
 
 class PrivateEstimator(BaseEstimator):

@@ -272,9 +272,9 @@ class HeavyTails:
             return phased_clipped_glm.plan(problem, spent, moments=moments)
         if method == CENTRED:
             # 99 per cent of Gaussian vectors with E‖z‖² = 1, or of a spread of the guess in a table.
-            spread = moments.second - problem.objective.domain.diameter / 2 if dim == 1 else 1.0
+            spread = float(moments.second) - problem.diameter / 2 if dim == 1 else 1.0
             radius = spread * (1.0 + math.sqrt(2.0 * math.log(100.0 * size) / dim))
-            bound = float(problem.objective.domain.diameter) + radius
+            bound = problem.diameter + radius
             public = mean_estimators.Problem(size, dim, 4, radius, bound, spent.epsilon, _DELTA)
             return mean_estimators.plan(CENTRED_CLIPPING, public)
         clip = planned_clip(moments, size, dim, rho) * float(cell["factor"])

@@ -8,8 +8,8 @@ _RUN = "solvers/online/_lazy.py"
 _BLOCKS = "solvers/online/_blocks.py"
 _EXPERTS = ("tests/solvers/test_online_experts.py",)
 
-_CONVEX = ("tests/solvers/test_online_convex.py",)
-_LEADER = ("tests/solvers/test_online_leader.py",)
+_CONVEX = "tests/solvers/test_online_convex.py::"
+_LEADER = "tests/solvers/test_online_leader.py::"
 _LAW = "solvers/online/_ball_law.py"
 _BALL = "solvers/online/convex.py"
 _NOISED = "solvers/online/noised_leader.py"
@@ -43,25 +43,25 @@ FAULTS = (
     Fault("online: batches of all blocks have the keys of the first", _BLOCKS, "_keys.of_part(key, first + i + 1)", "_keys.of_part(key, i + 1)", _EXPERTS),
     Fault("online: coins of a block are tossed for its first play", _BLOCKS, "suffered = sums.at(play)", "suffered = sums.at(at.play)", _EXPERTS),
     Fault("online: coin and draw have one key", "mechanisms/lazy_draws.py", "jax.random.key_data(draw_key)", "jax.random.key_data(jax.random.clone(coin_key))", ("tests/mechanisms/test_lazy_draws.py",)),
-    Fault("convex: half of what a draw costs", _BALL, "rho = beta * (slope * slope) /", "rho = 0.5 * beta * (slope * slope) /", _CONVEX),
-    Fault("convex: roundings of a sum are free", _BALL, "rounded = 1.0 + _rounding(self.dim) * self.num_rounds", "rounded = 1.0", _CONVEX),
-    Fault("convex: gradients are not clipped", _BALL, "clip_to_norm(loss.astype(jnp.float32) / plan.lipschitz, 1.0)", "jnp.clip(loss.astype(jnp.float32) / plan.lipschitz, -1.0, 1.0)", _CONVEX),
-    Fault("convex: draws never fail", _BALL, "_ball_law.VARIATION, 1.0)[()]", "0.0, 1.0)[()]", _CONVEX),
-    Fault("convex: laws as sharp as one likes", _BALL, "xp.where(proven & (self.radius > 0)", "xp.where(self.radius > 0", _CONVEX),
-    Fault("convex: the clip of a coin cuts off half", _BALL, "clip=(2.0 * (1.0 + 1e-6)", "clip=(1.0 * (1.0 + 1e-6)", _CONVEX),
-    Fault("convex: losses are not above 0", _BALL, "jnp.dot(gradient, x) + global_norm(gradient) * plan.radius", "jnp.dot(gradient, x)", _CONVEX),
-    Fault("convex: towards the loss", _BALL, "_ball_law.draw(key, -total,", "_ball_law.draw(key, total,", _CONVEX),
-    Fault("convex: the density across lacks a dimension", _LAW, "inside) - (dim - 1) * z", "inside) - (dim - 2) * z", _CONVEX),
-    Fault("convex: every attempt counts", _LAW, "height - log_density(v)", "0.0 * height", _CONVEX),
-    Fault("convex: half of the attempts", _LAW, "VARIATION = 2.0 * 0.57**ATTEMPTS", "VARIATION = 2.0 * 0.57**(2 * ATTEMPTS)", _CONVEX),
-    Fault("convex: the moment from above", _LAW, "found = whole - special.logsumexp", "found = 0.9 * whole - special.logsumexp", _CONVEX),
-    Fault("leader: gradients are not clipped", _NOISED, "gradient = clip_to_norm(loss.astype(float), plan.lipschitz)", "gradient = loss.astype(float)", _LEADER),
-    Fault("leader: a replaced loss moves L", _NOISED, "plan.noise_multiplier, 2.0 * plan.lipschitz", "plan.noise_multiplier, plan.lipschitz", _LEADER),
-    Fault("leader: nothing is charged", _NOISED, "privacy.charge(privacy.open_ledger(plan.relation), plan.loss())", "privacy.open_ledger(plan.relation)", _LEADER),
-    Fault("leader: rounds have noise of their own size", _NOISED, "missing = jnp.sqrt(", "missing = 0.0 * jnp.sqrt(", _LEADER),
-    Fault("leader: noise that is filled up is that of the stream", _NOISED, "noise_key, play_key = jax.random.split(_keys.of_part(key, count))", "noise_key, play_key = [_keys.of_part(key, count)] * 2", _LEADER),
-    Fault("leader: all rounds have one key", _NOISED, "_keys.of_part(key, count)", "_keys.of_part(key, 0 * count)", _LEADER),
-    Fault("leader: rounds after the last are seen", _NOISED, "over = count >= state.plan.num_rounds", "over = count < 0", _LEADER),
-    Fault("leader: an unproven clip is accounted for", _NOISED, "positive_and_finite(self.noise_multiplier, self.lipschitz)", "positive_and_finite(self.noise_multiplier)", _LEADER),
-    Fault("online: what a sampler misses is not charged", "solvers/online/lazy_to_private.py", "return self.own_variation", "return None", _CONVEX),
+    Fault("convex: half of what a draw costs", _BALL, "rho = beta * (slope * slope) /", "rho = 0.5 * beta * (slope * slope) /", (_CONVEX + "test_the_account_is_that_of_its_numbers",)),
+    Fault("convex: roundings of a sum are free", _BALL, "rounded = 1.0 + _rounding(self.dim) * self.num_rounds", "rounded = 1.0", (_CONVEX + "test_the_account_is_that_of_its_numbers",)),
+    Fault("convex: gradients are not clipped", _BALL, "clip_to_norm(loss.astype(jnp.float32) / plan.lipschitz, 1.0)", "jnp.clip(loss.astype(jnp.float32) / plan.lipschitz, -1.0, 1.0)", (_CONVEX + "test_sums_are_of_clipped_gradients_to_the_last_digit",)),
+    Fault("convex: draws never fail", _BALL, "_ball_law.VARIATION, 1.0)[()]", "0.0, 1.0)[()]", (_CONVEX + "test_what_no_attempt_brings_is_charged",)),
+    Fault("convex: laws as sharp as one likes", _BALL, "xp.where(proven & (self.radius > 0)", "xp.where(self.radius > 0", (_CONVEX + "test_what_no_attempt_brings_is_charged",)),
+    Fault("convex: the clip of a coin cuts off half", _BALL, "clip=(2.0 * (1.0 + 1e-6)", "clip=(1.0 * (1.0 + 1e-6)", (_CONVEX + "test_the_account_is_that_of_its_numbers",)),
+    Fault("convex: losses are not above 0", _BALL, "jnp.dot(gradient, x) + global_norm(gradient) * plan.radius", "jnp.dot(gradient, x)", (_CONVEX + "test_sums_are_of_clipped_gradients_to_the_last_digit",)),
+    Fault("convex: towards the loss", _BALL, "_ball_law.draw(key, -total,", "_ball_law.draw(key, total,", (_CONVEX + "test_each_play_on_a_line_has_its_law[1.0]",)),
+    Fault("convex: the density across lacks a dimension", _LAW, "inside) - (dim - 1) * z", "inside) - (dim - 2) * z", (_CONVEX + "test_the_density_across_is_that_of_quadrature",)),
+    Fault("convex: every attempt counts", _LAW, "height - log_density(v)", "0.0 * height", (_CONVEX + "test_draws_on_an_interval_have_the_law_of_a_truncated_normal",)),
+    Fault("convex: half of the attempts", _LAW, "VARIATION = 2.0 * 0.57**ATTEMPTS", "VARIATION = 2.0 * 0.57**(2 * ATTEMPTS)", (_CONVEX + "test_what_no_attempt_brings_is_charged",)),
+    Fault("convex: the moment from above", _LAW, "found = whole - special.logsumexp", "found = 0.9 * whole - special.logsumexp", (_CONVEX + "test_the_moment_is_a_bound_and_hardly_more",)),
+    Fault("leader: gradients are not clipped", _NOISED, "gradient = clip_to_norm(loss.astype(float), plan.lipschitz)", "gradient = loss.astype(float)", (_LEADER + "test_one_loss_moves_the_stream_by_what_is_charged",)),
+    Fault("leader: a replaced loss moves L", _NOISED, "plan.noise_multiplier, 2.0 * plan.lipschitz", "plan.noise_multiplier, plan.lipschitz", (_LEADER + "test_the_noise_in_each_sum_has_one_law_and_is_no_less_than_the_stream_has[tight]",)),
+    Fault("leader: nothing is charged", _NOISED, "privacy.charge(privacy.open_ledger(plan.relation), plan.loss())", "privacy.open_ledger(plan.relation)", (_LEADER + "test_steps_are_what_a_whole_run_is_and_then_nothing_moves",)),
+    Fault("leader: rounds have noise of their own size", _NOISED, "missing = jnp.sqrt(", "missing = 0.0 * jnp.sqrt(", (_LEADER + "test_the_noise_in_each_sum_has_one_law_and_is_no_less_than_the_stream_has[tight]",)),
+    Fault("leader: noise that is filled up is that of the stream", _NOISED, "noise_key, play_key = jax.random.split(_keys.of_part(key, count))", "noise_key, play_key = [_keys.of_part(key, count)] * 2", (_LEADER + "test_the_noise_in_each_sum_has_one_law_and_is_no_less_than_the_stream_has[tight]",)),
+    Fault("leader: all rounds have one key", _NOISED, "_keys.of_part(key, count)", "_keys.of_part(key, 0 * count)", (_LEADER + "test_the_noise_in_each_sum_has_one_law_and_is_no_less_than_the_stream_has[tight]",)),
+    Fault("leader: rounds after the last are seen", _NOISED, "over = count >= state.plan.num_rounds", "over = count < 0", (_LEADER + "test_steps_are_what_a_whole_run_is_and_then_nothing_moves",)),
+    Fault("leader: an unproven clip is accounted for", _NOISED, "positive_and_finite(self.noise_multiplier, self.lipschitz)", "positive_and_finite(self.noise_multiplier)", (_LEADER + "test_the_whole_run_is_one_gaussian_release",)),
+    Fault("online: what a sampler misses is not charged", "solvers/online/lazy_to_private.py", "return self.own_variation", "return None", (_CONVEX + "test_what_no_attempt_brings_is_charged",)),
 )  # fmt: skip

@@ -121,6 +121,12 @@ def test_what_no_attempt_brings_is_charged():
     assert plan.replace(regularization=1e9).certificate().epsilon == math.inf
     worse = dataclasses.replace(plan.releases, variation=1e-8)
     assert worse.certificate().epsilon > 1.001 * plan.certificate().epsilon
+    settings = {"learning_rate": 0.1, "clip": 0.1, "draw_zcdp": 0.005, "redraw_probability": 0.2}
+    exact, missed = (
+        lazy_to_private.plan(50, **settings, delta=1e-6, variation=v).certificate().epsilon
+        for v in (None, 1e-9)
+    )
+    assert missed > 1.01 * exact
     with pytest.raises(ValueError, match=r"budget\.delta must be above .*, of draws that fail"):
         convex.plan(1000, 3, Budget(40.0, 1e-6), radius=1.0, lipschitz=1.0)
 
@@ -310,8 +316,9 @@ def test_sums_are_of_clipped_gradients_to_the_last_digit():
     np.testing.assert_allclose(parts[3] / 2**24 * 1.5, rows[3], atol=2e-7)
     # What a coin is told is at least 0, and κ at most.
     for row in rows[:1] + rows[3:4]:
-        lost = measure.loss_at(jnp.asarray(row, jnp.float32), jnp.array([2.0, 0.0, 0.0]))
-        assert -1e-5 <= float(lost) * 0.4 <= plan.clip * (1 + 1e-6)
+        for end in (2.0, -2.0):
+            lost = measure.loss_at(jnp.asarray(row, jnp.float32), jnp.array([end, 0.0, 0.0]))
+            assert -1e-5 <= float(lost) * 0.4 <= plan.clip * (1 + 1e-6)
 
 
 def test_the_account_is_that_of_its_numbers():

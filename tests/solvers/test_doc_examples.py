@@ -43,7 +43,12 @@ FILES += [
 # The others take half of a second or more and wait for `make test-slow`: solvers run in tests of their own.
 SHORT = {
     *("ball.ball_oracles", "ball.exact_ball_oracles", "ball.newton_ball_oracles"),
-    *("ball.parallel_baselines", "convex.ac_sa_stages", "element_level.aprox"),
+    *(
+        "ball.parallel_baselines",
+        "convex.ac_sa_stages",
+        "convex.high_probability",
+        "element_level.aprox",
+    ),
     *("sampling.alternating_sampler", "sampling.attempt_bounds", "sampling.chain_lengths"),
     *("online.batched_redraw", "online.lazy_to_private", "dpsco_jax.problems.streams"),
     "online.noised_leader",

@@ -17,7 +17,7 @@ from dpsco_jax.solvers.ball import (
     parallel_sco,
 )
 from dpsco_jax.solvers.combinators import composite, localization, regularization, restarts
-from dpsco_jax.solvers.convex import ac_sa
+from dpsco_jax.solvers.convex import ac_sa, high_probability
 
 __all__ = [
     "ac_sa",
@@ -27,6 +27,7 @@ __all__ = [
     "composite",
     "epoch_sgd",
     "exact_ball_oracles",
+    "high_probability",
     "krylov_ball_oracles",
     "localization",
     "newton_ball_oracles",

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpsco_jax.geometry import prox
 from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
-from dpsco_jax.solvers.convex import ac_sa
+from dpsco_jax.solvers.convex import ac_sa, high_probability
 from dpsco_jax.solvers.item_level import private_ac_sa
 from tests.solvers import private_table
 from tests.solvers.private_table import DIM, ROWS, SGD_ONLY, Row
@@ -146,6 +147,20 @@ GOOD["solvers.convex.ac_sa.solve"] = {
 for _solver in (parallel_baselines, parallel_sco):
     _planned = functools.cache(functools.partial(_solver.plan, **_NUMBERS))
     GOOD[_path(_solver)] = {"plan": _PLAN(Fresh(_planned)), **_ASKED}
+
+GOOD["solvers.convex.high_probability.solve"] = {
+    **_ASKED,
+    "plan": _PLAN(
+        Fresh(
+            functools.cache(
+                lambda: high_probability.plan(
+                    second_moment=1.0, distance=1.0, dim=DIM, num_queries=20
+                )
+            )
+        )
+    ),
+    "term": kinds.OBJECT.but(None)(prox.l1(0.1)),
+}
 
 _ON_DISK = next(row for row in ROWS if row.name.startswith("sgd"))
 GOOD["solvers.out_of_core.solve"] = _call(_ON_DISK) | {

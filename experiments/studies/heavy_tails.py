@@ -6,6 +6,7 @@ three tables, where private methods end, all from public numbers alone:
 
 - localize: ``population_localize``, of one copy; copies: of five;
 - glm: ``phased_clipped_glm``, one pass, for linear models;
+- auto: ``heavy_tailed.auto``, what it expects to be best;
 - descent: plain clipped gradient descent (``user_level.sgd`` of everybody), 30 steps of half of what
   curvature allows, clipped at ``factor`` times C = G_k·(25n²ρ/(32d))^(1/(2k)), the planned level; "in
   hindsight" is the best factor of each cell, at no charge;
@@ -45,7 +46,7 @@ from dpsco_jax.problems.objective import Example, Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.rates.heavy_tailed import Moments
 from dpsco_jax.solvers import first_order
-from dpsco_jax.solvers.heavy_tailed import phased_clipped_glm, population_localize
+from dpsco_jax.solvers.heavy_tailed import auto, phased_clipped_glm, population_localize
 from dpsco_jax.solvers.user_level import sgd
 from dpsco_jax.sweeps.cells import Setting, Settings, axis
 from dpsco_jax.sweeps.experiment import Program
@@ -53,8 +54,8 @@ from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, log_ticks, panels,
 from dpsco_jax.sweeps.report import show
 from experiments.studies import mean_estimators
 
-LOCALIZE, COPIES, GLM, DESCENT, CENTRED, RANGE = METHODS = (
-    *("localize", "copies", "glm"),
+LOCALIZE, COPIES, GLM, AUTO, DESCENT, CENTRED, RANGE = METHODS = (
+    *("localize", "copies", "glm", "auto"),
     *("descent", "centred", "range"),
 )
 MEANS, LINEAR = DRAWN = ("means", "linear")
@@ -183,7 +184,7 @@ class HeavyTails:
 
     Attributes:
         problems: "means", "linear", "delays", "expenses", "pressures".
-        methods: "localize", "copies", "glm", "descent", "centred", "range".
+        methods: "localize", "copies", "glm", "auto", "descent", "centred", "range".
         families: "student", "pareto".
         indices: ν.
         dims: d.
@@ -270,6 +271,8 @@ class HeavyTails:
             )
         if method == GLM:
             return phased_clipped_glm.plan(problem, spent, moments=moments)
+        if method == AUTO:
+            return auto.plan(problem, spent, moments=moments)
         if method == CENTRED:
             # 99 per cent of Gaussian vectors with E‖z‖² = 1, or of a spread of the guess in a table.
             spread = float(moments.second) - problem.diameter / 2 if dim == 1 else 1.0
@@ -288,6 +291,7 @@ class HeavyTails:
         setup = of_setup(self, static)
         solve: Any = phased_clipped_glm.solve if method == GLM else first_order.solve
         solve = population_localize.solve if method in (LOCALIZE, COPIES) else solve
+        solve = auto.solve if method == AUTO else solve
         start = jnp.asarray(setup.start)
 
         @functools.cache

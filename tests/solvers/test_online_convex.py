@@ -414,8 +414,8 @@ def test_an_audit_of_plays_finds_no_more_than_is_claimed():
 
     pair = jnp.asarray(table[0]), jnp.asarray(table[1])
     run = functools.partial(mechanism, plan)
-    found = privacy.audit(jax.random.key(0), run, *pair, score, 40_000, 1e-6)
+    found = privacy.audit(jax.random.key(0), run, *pair, score, 12_000, 1e-6)
     assert found.epsilon <= spent
     sharp = functools.partial(mechanism, plan.replace(learning_rate=16 * plan.learning_rate))
-    leaking = privacy.audit(jax.random.key(1), sharp, *pair, score, 40_000, 1e-6)
+    leaking = privacy.audit(jax.random.key(1), sharp, *pair, score, 12_000, 1e-6)
     assert leaking.epsilon > spent

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # what a room imports is not for everybody
         rates,
         solvers,
         sweeps,
+        training,
         transforms,
     )
     from dpsco_jax.privacy import Budget
@@ -51,6 +52,7 @@ __all__ = [
     "rates",
     "solvers",
     "sweeps",
+    "training",
     "transforms",
 ]
 

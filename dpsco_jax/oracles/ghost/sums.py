@@ -125,7 +125,11 @@ def clipped_sum(
 
 
 def clipped_gradient_sum(
-    objective: Objective, clip_norm: Any, sampler: Sampler | None = None, chunk_size: int = 64
+    objective: Objective,
+    clip_norm: Any,
+    sampler: Sampler | None = None,
+    chunk_size: int = 64,
+    normalize: ArrayLike | None = None,
 ) -> Oracle:
     """The oracle that returns Σ_u clip(g_u) over a sample of users, for ``summed_contributions``.
 
@@ -138,6 +142,7 @@ def clipped_gradient_sum(
             bounds that is a prefix of the parameters; may be traced.
         sampler: draws the users of a step from a key; all users if ``None``.
         chunk_size: how many users, at least 1, whose activations are held at once.
+        normalize: γ, as for ``clipped_sum``: gradients are scaled to C·g/(‖g‖ + γ) whatever their norm.
     """
     _checks.require_instance("objective", objective, Objective)
     _checks.require_given(_checks.require_callable, sampler=sampler)
@@ -153,7 +158,11 @@ def clipped_gradient_sum(
         _checks.require_real_leaves("params", params)
         params = jax.tree.map(jnp.asarray, params)
         how = _How(
-            clipping.layers(clip_norm, params), None, most_rows(data.items, sample), chunk_size, 0
+            clipping.layers(clip_norm, params),
+            normalize,
+            most_rows(data.items, sample),
+            chunk_size,
+            0,
         )
 
         def chunk_sum(rows: UserData, counted: jax.Array, position: jax.Array) -> Any:

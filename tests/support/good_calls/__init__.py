@@ -16,12 +16,13 @@ from tests.support.good_calls import (
     sampling,
     solvers,
     sweeps,
+    training,
     transforms,
 )
 
 _ROOMS = (
     *(estimators, geometry, mechanisms, online, oracles, privacy, problems),
-    *(rates, runs, sampling, solvers, sweeps, transforms),
+    *(rates, runs, sampling, solvers, sweeps, training, transforms),
 )
 
 GOOD: dict[str, dict[str, Any]] = {

@@ -31,6 +31,7 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax import _compensated, _sharding
 from dpsco_jax._checks import (
+    require,
     require_given,
     require_inside,
     require_integer,
@@ -49,6 +50,7 @@ from dpsco_jax.transforms.aggregate import Aggregate
 from dpsco_jax.transforms.aggregates import sum_in_chunks
 
 _INSIDE = 0.9  # in units of the radius: who is closer counts towards the quantile
+_LEAST = 2.0**-126  # of the normal numbers of float32
 _RANGE = 1e6  # the radius stays within this factor of where it started
 
 
@@ -189,6 +191,17 @@ def centred_clip(
 
     longest = _RANGE * wide_number(radius)
     sensitivity = within_floats("radius", radius, bound / num_users, longest)
+    # Everything is divided by the radius, as small as it may become.
+    least = wide_number(radius) / (1.0 if quantile is None else _RANGE)
+    divides = least >= _LEAST
+    require(
+        divides,
+        "radius",
+        radius,
+        f"at least {_LEAST:.3g}, and {_RANGE:.0e} times it with a quantile",
+    )
+    if isinstance(divides, jax.core.Tracer):
+        sensitivity = jnp.where(divides, sensitivity, jnp.inf)
     # With the bit of the quantile a vector may be √(0.9² + w²) > 1 long.
     return Aggregate(init, update, sensitivity, relation, finish, within_half=quantile is None)
 

@@ -162,4 +162,18 @@ FAULTS = (
         "aggregate, key, 0.5 * self.releases.noise_multiplier, self",
         _RECORDED,
     ),
+    Fault(
+        "heavy tails: a radius that is no length is charged as one",
+        "transforms/centred_clip.py",
+        "sensitivity = jnp.where(divides, sensitivity, jnp.inf)",
+        "pass",
+        _QUANTILE,
+    ),
+    Fault(
+        "heavy tails: everybody is charged as some",
+        "solvers/heavy_tailed/_quantile_clip.py",
+        '_checks.require_instance("releases.scheme", self.releases.scheme, FullBatch)',
+        "pass",
+        _QUANTILE,
+    ),
 )

@@ -1,5 +1,6 @@
 """Clip levels that follow a quantile: the run in NumPy, neighbours by enumeration, what it costs, tails."""
 
+import dataclasses
 import functools
 import math
 
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
 
 from dpsco_jax import Budget, Problem, transforms
 from dpsco_jax.geometry import domains
@@ -133,3 +135,33 @@ def test_it_is_as_good_as_the_best_clip_in_hindsight(index):
     moments = Moments(math.inf, 1.0)
     best = min(error(clip_norm=clip, moments=moments) for clip in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0))
     assert error(clip_norm=0.01) <= 1.3 * best
+
+
+def test_edited_plans_are_charged_without_bound_or_refused():
+    """Attacked: clips that are no lengths, and plans that say that only some of the users take part."""
+    plan, rows = planned(clip_norm=1.0), gradients(0)
+
+    @jax.jit
+    def charged(plan, rows):
+        found = clipped_gd.solve(jax.random.key(0), plan, LINEAR, users_of(rows), jnp.zeros(DIM))
+        return found.privacy.rdp
+
+    traced = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), plan)
+    assert np.all(np.isfinite(charged(traced, rows)))
+    for clip in (-1.0, 0.0, 1e-44, 1e-36, 1e31, 1e38, math.nan, math.inf):
+        edited = traced.replace(clip_norm=jnp.float32(clip))
+        assert np.all(np.isinf(charged(edited, rows))), clip
+    drawn = dataclasses.replace(plan.mean.releases, batch_size=USERS // 2)
+    edited = dataclasses.replace(plan, mean=dataclasses.replace(plan.mean, releases=drawn))
+    with pytest.raises(ValueError, match="scheme"):
+        run(jax.random.key(0), edited, rows)
+    for relation in ("ADD_OR_REMOVE_ONE", "REPLACE_SPECIAL"):
+        other = dataclasses.replace(
+            plan.mean.releases,
+            sampling="poisson",
+            poisson_relation=getattr(NeighboringRelation, relation),
+        )
+        with pytest.raises(ValueError, match="relation"):
+            dataclasses.replace(plan, mean=dataclasses.replace(plan.mean, releases=other))
+    with pytest.raises(ValueError, match="radius"):
+        transforms.centred_clip(1e-36, 5, quantile=0.5)

@@ -22,10 +22,11 @@ from typing import Any
 
 import jax
 
-from dpsco_jax import transforms
+from dpsco_jax import _checks, transforms
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.oracles import user_gradients
 from dpsco_jax.privacy.releases import GaussianReleases
+from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.problems.objective import Objective
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers import _costs, _planning, means
@@ -82,6 +83,8 @@ class QuantileClipped(means.OfLength):
         self, key: jax.Array, objective: Objective, data: UserData, start: Any
     ) -> means.Opened:
         """See ``Mean.open``."""
+        # Everybody takes part: a plan that was edited to draw some would be charged for these.
+        _checks.require_instance("releases.scheme", self.releases.scheme, FullBatch)
         _planning.require_accounted(self.releases.population_size, data)
         # No gradient is longer than C ever may be.
         longest = RANGE * self.clip_norm

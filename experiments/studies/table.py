@@ -23,6 +23,7 @@ from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.query_depth import QueryDepth
 from experiments.studies.resque_drift import ResqueDrift
 from experiments.studies.robust_regression import RobustRegression
+from experiments.studies.rough_losses import RoughLosses
 from experiments.studies.sampling_queries import SamplingQueries
 from experiments.studies.sampling_risk import SamplingRisk
 from experiments.studies.sampling_tuning import SamplingTuning
@@ -69,6 +70,7 @@ _ALL: tuple[type[Experiment], ...] = (
     StationaryPoints,
     OnlineRegret,
     HeavyTails,
+    RoughLosses,
 )
 
 EXPERIMENTS = {experiment.name: experiment for experiment in _ALL}

@@ -4,8 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
-from experiments.studies import monteiro_svaiter, robust_regression, stationary_points
+from dpsco_jax.solvers.nonconvex import goldstein
+from experiments.studies import (
+    monteiro_svaiter,
+    robust_regression,
+    rough_losses,
+    stationary_points,
+)
 from experiments.studies.ball_acceleration import BallAcceleration
 from experiments.studies.feasible_region import FeasibleRegion
 from experiments.studies.monteiro_svaiter import MonteiroSvaiter
@@ -13,6 +20,7 @@ from experiments.studies.private_nonsmooth import BALL, DP_SGD, PrivateNonsmooth
 from experiments.studies.proximal_bias import ProximalBias
 from experiments.studies.resque_drift import ResqueDrift
 from experiments.studies.robust_regression import RobustRegression
+from experiments.studies.rough_losses import CLUSTERS, MANY, NETWORK, RoughLosses
 from experiments.studies.stationary_points import COMPLETION, FOUND, WELLS, StationaryPoints
 from tests.experiments.finished import reported
 
@@ -163,3 +171,40 @@ def test_a_point_of_two_wells_that_is_found_is_no_saddle_and_completion_starts_a
     assert float(start["gradient"]) == 0
     # Bounded ratings are shorter than those of which the design takes the eigenvalue.
     assert -at.curvature <= float(start["least curvature"]) < -0.5 * at.curvature
+
+
+def test_a_rough_loss_ends_nearer_to_stationary_than_it_began(tmp_path):
+    small = RoughLosses(
+        tasks=(CLUSTERS,), solvers=(MANY,), num_users=(1000, 2000), epsilons=(8.0,), seeds=2, points=20,
+    )  # fmt: skip
+    table = reported(small, tmp_path, "rough_losses")
+    assert (table["norm"] < 0.5 * table["start"]).all()
+    assert (table["risk"] < table["start risk"]).all()
+    assert (table["certified"] <= 8.0).all()
+
+
+def test_goldstein_norms_of_the_network_are_those_of_numpy():
+    """Gradients by hand at the points that were drawn; the shortest vector of their hull by least squares."""
+    at = rough_losses.rough(NETWORK, 500)
+    near, count = 0.2, 20
+    points = goldstein._points(
+        jax.random.key(0), at.objective, at.data, jnp.asarray(at.start), near, count
+    )
+    rows, labels = (np.asarray(x, float)[:, 0] for x in at.data.items)
+    outer = np.array([0.5, -0.5, 0.5, -0.5])
+    found = []
+    for w in np.asarray(points, float):
+        assert np.linalg.norm(w - at.start) <= near * (1 + 1e-5)
+        inner = rows @ w
+        side = np.sign(np.maximum(inner, 0) @ outer - labels)
+        slopes = side[:, None] * (inner > 0) * outer
+        found.append((rows.T @ slopes / len(rows)).ravel())
+    hull = np.array(found)
+    # Weights that sum to one by a row that is a hundred times as heavy.
+    heavy = 100 * np.ones((1, len(hull)))
+    weights, _ = nnls(np.vstack([hull.T, heavy]), np.r_[np.zeros(hull.shape[1]), 100.0])
+    shortest = np.linalg.norm(weights / weights.sum() @ hull)
+    norm = goldstein.goldstein_norm(
+        jax.random.key(0), at.objective, at.data, jnp.asarray(at.start), near, count
+    ).norm
+    assert float(norm) == pytest.approx(shortest, rel=1e-3)

@@ -48,6 +48,7 @@ SUITES = (
     "cluster_overhead",
     "predicted_seconds",
     "growth",
+    "nonconvex",
 )
 # Those that say something of a GPU, the quickest first. The others count compilations, processor seconds or
 # the memory of a program, which the CPU tells as well, or need float64.

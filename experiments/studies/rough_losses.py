@@ -69,7 +69,7 @@ class Rough(NamedTuple):
 
 @functools.cache
 def rough(task: str, num_users: int) -> Rough:
-    """One of the tasks; the first users of more are those of fewer."""
+    """One of the tasks, with data drawn for so many users."""
     rng = np.random.default_rng(0)
     if task == CLUSTERS:
         large = rng.random((num_users, 1)) < 0.7

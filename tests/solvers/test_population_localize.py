@@ -391,3 +391,20 @@ def test_the_risk_of_rounds_falls_as_one_over_n():
         risks.append(np.median(0.5 * np.sum((np.asarray(found) - truth) ** 2, axis=1)))
         assert max(risks) <= plan.high_probability_bound
     assert math.log2(risks[1] / risks[0]) / 3 <= -0.75
+
+
+def test_the_bound_of_phases_with_a_ridge_has_its_slope():
+    plan = population_localize.plan(
+        ridged(400), BUDGET, moments=MOMENTS, num_steps=100, num_phases=2, num_rounds=1
+    )
+    rho = _terms.rho_of(400, BUDGET, "tight", "pld")
+    ends = []
+    for part in plan.parts:
+        v = 2 * DIM * 100 / (part.num_users**2 * rho)
+        share, clip = 0.05, float(part.clip_norm)
+        one = clipped_descent.in_most_runs(MOMENTS, part.num_users, 100, v, share, clip, known=1.0)
+        ends.append(one.distance)
+    first, second = (float(part.strength) for part in plan.parts)
+    wanted = first / 2 + second / 2 * (ends[0] / first) ** 2
+    wanted += (MOMENTS.first + 1.0) * ends[1] / second
+    np.testing.assert_allclose(plan.high_probability_bound, wanted, rtol=1e-6)

@@ -46,7 +46,7 @@ from dpsco_jax.solvers.ball import (
 from dpsco_jax.solvers.ball.ball_oracles import BallAnswer, BallOracle, BallOracles
 from dpsco_jax.sweeps.cells import Setting, Settings, axis, product
 from dpsco_jax.sweeps.experiment import Program
-from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, panels, save
+from dpsco_jax.sweeps.figures import LINES, MARKERS, PALETTE, log_ticks, panels, save
 from dpsco_jax.sweeps.report import show
 
 PROBLEMS = ("synthetic", "breast cancer", "digits")
@@ -360,10 +360,12 @@ def _cell(row: pd.Series) -> str:
 def _draw(panel: Any, name: str, rows: pd.DataFrame, methods: tuple[str, ...], unit: str) -> None:
     for i, method in enumerate(methods):
         line = rows[(rows["method"] == method) & (rows["reached"] == 1)]
-        at = i % len(PALETTE)
-        style: Any = {"color": PALETTE[at], "marker": MARKERS[at], "linestyle": LINES[at]}
+        at, again = i % len(PALETTE), i // len(PALETTE)
+        style: Any = {"color": PALETTE[at], "linestyle": LINES[at]}
+        style["marker"] = MARKERS[(at + 3 * again) % len(MARKERS)]
         panel.plot(line[unit], line["gap"], label=method, **style)
     panel.set_xscale("log")
     panel.set_yscale("log")
+    log_ticks(panel.xaxis)
     panel.set_title(name, loc="left")
     panel.set_xlabel("linear systems" if unit == "systems" else "gradients and products")

@@ -124,6 +124,9 @@ class Training:
     def step(self, state: State, data: Any) -> tuple[State, dict[str, Array]]:
         """One step: a compiled, pure function of its arguments.
 
+        Never go on twice from one state with other data or another plan: the two steps share sample and
+        noise, and their difference has no noise.
+
         Args:
             state: of ``init``, or of the step before.
             data: of all users: a pytree of arrays ``[num_users, ...]``, one example each; or ``UserData``
@@ -165,7 +168,8 @@ class Training:
             domains.whole_space(),
         )
         sampler = _planning.sampler(self.releases.scheme, self.releases.population_size)
-        if self.normalize is None and np.ndim(clip) == 0:
+        # A tree of bounds is none of the forms that know single gradients; numpy has no axes for it either.
+        if self.normalize is None and jax.tree_util.treedef_is_leaf(jax.tree.structure(clip)):
             oracle, rows = user_gradients.clipped_sum_oracle(
                 objective, users, trained, clip, sampler, self.chunk_size
             )
@@ -186,12 +190,17 @@ class Training:
     def certificate(self, state: State | None = None) -> privacy.Certificate:
         """The (ε, δ) of all planned steps; of those that a state has made, if one is given. Host only.
 
-        A ledger in the state that says otherwise than the number of steps, as that of an edited state may,
-        is believed.
+        Where ledger and number of steps disagree, as in an edited state, the larger ε is returned; where the
+        ledger is of another relation than the plan, that of the ledger, under its relation.
+
+        Raises:
+            ValueError: this is a batch of states, whose runs cost more together than each.
         """
         if state is None:
             return self.releases.certificate()
         _checks.require_instance("state", state, State)
+        shape = np.shape(state.steps)
+        _checks.require(shape == (), "state", f"a batch of {shape}", "that of a single run")
         made = _checks.require_integer("state.steps", int(state.steps), 0)
         delta = float(self.releases.delta)
         charged = privacy.privacy_spent(state.chain)
@@ -203,9 +212,14 @@ class Training:
             said = privacy.zero()
             found = privacy.Certificate(0.0, delta, self.releases.relation, "nothing was released")
         same = zip(jax.tree.leaves(said), jax.tree.leaves(charged), strict=True)
-        if all(np.allclose(one, other, rtol=1e-3, atol=1e-30) for one, other in same):
+        agree = all(np.allclose(one, other, rtol=1e-3, atol=1e-30) for one, other in same)
+        by_ledger = privacy.state_certificate(state.chain, delta)
+        # The same noise is half as many sensitivities where a user is replaced.
+        if by_ledger.relation is not found.relation:
+            return by_ledger
+        if agree:
             return found
-        return privacy.state_certificate(state.chain, delta)
+        return max(found, by_ledger, key=lambda one: one.epsilon)
 
     def spent(self, state: State) -> float:
         """ε of the steps that a state has made, at the planned δ: that of ``certificate(state)``."""
@@ -264,7 +278,9 @@ class Training:
 
     def _users(self, data: Any) -> UserData:
         if not isinstance(data, UserData):
-            data = UserData(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], data))
+            data = jax.tree.map(jnp.asarray, data)
+            _checks.require_same_rows("data", data)
+            data = UserData(jax.tree.map(lambda leaf: leaf[:, None], data))
         _planning.require_accounted(self.releases.population_size, data)
         return data
 
@@ -282,7 +298,8 @@ class Training:
 
     def _advanced(self, state: State, data: UserData) -> tuple[State, dict[str, Array]]:
         def advance(state: State) -> tuple[State, Array]:
-            key = jax.random.fold_in(state.key, state.steps)
+            # Split, not folded with a number that may be set back: no draw is ever looked at twice.
+            sample_key, key = jax.random.split(state.key)
             sums = self.sums(key, state.params, data)
             # The key of the noise is in the state; this one only makes the functions.
             chain = self._chain(jax.random.key(0), state.optimizer)
@@ -292,7 +309,11 @@ class Training:
             )
             params = self._whole(state.params, optax.apply_updates(trained, updates))
             made = dataclasses.replace(
-                state, params=params, chain=chain_state, steps=state.steps + 1
+                state,
+                params=params,
+                chain=jax.tree.map(_as_wide, chain_state, state.chain),
+                key=sample_key,
+                steps=state.steps + 1,
             )
             return made, optax.tree.norm(updates).astype(jnp.float32)
 
@@ -407,12 +428,26 @@ def stored(state: State) -> dict[str, np.ndarray]:
     return {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(plain)}
 
 
+def _as_wide(new: Any, old: Any) -> Any:
+    """Released values are float32 and may be wider than what an optimizer began with."""
+    return new if new.dtype == old.dtype else new.astype(old.dtype)
+
+
 def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _restored(like: Any, saved: Any) -> Array:
-    found = jax.random.wrap_key_data(jnp.asarray(saved)) if _is_key(like) else jnp.asarray(saved)
+    saved = np.asarray(saved)
+    if _is_key(like):
+        width = jax.random.key_data(jax.random.key(0)).shape
+        wanted = f"{width}: key data of another implementation; set jax_default_prng_impl to it"
+        _checks.require(saved.shape == width, "saved", saved.shape, wanted)
+        found = jax.random.wrap_key_data(jnp.asarray(saved))
+    else:
+        # Files of numpy know narrow floats as so many bytes.
+        void = saved.dtype.kind == "V" and saved.dtype.itemsize == like.dtype.itemsize
+        found = jnp.asarray(saved.view(like.dtype) if void else saved)
     same = found.shape == like.shape and found.dtype == like.dtype
     wanted = f"an array {like.dtype}{list(like.shape)}, as the state has"
     _checks.require(same, "saved", f"{found.dtype}{list(found.shape)}", wanted)

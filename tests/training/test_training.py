@@ -88,9 +88,10 @@ def test_a_step_is_that_of_the_chain_by_hand():
     params, own = PARAMS, chain.init(PARAMS)
     loop = optax.chain(private.transformation(jax.random.clone(noise_key)), optax.adam(0.1))
     looped, loop_state = PARAMS, loop.init(PARAMS)
-    for number in range(3):
+    for _ in range(3):
         state, metrics = private.step(state, DATA)
-        sums = private.sums(jax.random.fold_in(sample_key, number), looped, DATA)
+        sample_key, drawn = jax.random.split(sample_key)
+        sums = private.sums(drawn, looped, DATA)
         moves, loop_state = loop.update(sums.gradient, loop_state, looped, **sums.extra_args)
         looped = optax.apply_updates(looped, moves)
         rows = jax.vmap(jax.grad(loss), (None, 0))(params, DATA)
@@ -153,10 +154,73 @@ def test_a_state_that_was_edited_is_charged_by_its_ledger():
     state, _ = private.run(started(private), DATA, 6)
     younger = dataclasses.replace(state, steps=jnp.zeros((), jnp.int32))
     assert private.spent(younger) > 3.0
-    again, _ = private.run(younger, DATA, 6)  # the samples of the first steps are drawn anew
+    again, _ = private.run(younger, DATA, 6)
     assert private.spent(again) > 3.5
     other = planned(epsilon=1.0)
     assert other.spent(state) > 3.0
+    forgot = dataclasses.replace(state, chain=started(private).chain)
+    assert private.spent(forgot) == private.spent(state)
+
+
+def test_a_state_whose_steps_are_set_back_looks_at_no_sample_twice():
+    """Curves of sampled releases add up where draws are independent."""
+    private = planned()
+    state, _ = private.run(started(private), DATA, 2)
+    younger = dataclasses.replace(state, steps=jnp.zeros((), jnp.int32))
+    assert np.any(jax.random.key_data(younger.key) != jax.random.key_data(started(private).key))
+
+
+def test_a_state_of_another_relation_is_certified_under_its_own():
+    """Everybody takes part in both: the same curve, of half the noise where users are replaced."""
+    sizes = {"epsilon": None, "noise_multiplier": 3.0, "batch_size": USERS}
+    added, replaced = planned(**sizes), planned(**sizes, sampling="full")
+    state, _ = added.step(started(added), DATA)
+    found = replaced.certificate(state)
+    assert found.relation is NeighboringRelation.ADD_OR_REMOVE_ONE
+    assert found.epsilon >= added.spent(state)
+
+
+def test_a_batch_of_states_has_no_cost_of_its_own():
+    private = planned()
+    states = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), started(private))
+    with pytest.raises(ValueError, match="state must be that of a single run"):
+        private.spent(states)
+
+
+def test_layers_of_linear_models_are_clipped_and_noised_apart():
+    """Their gradients could be had one by one, by forms that know a single bound."""
+    private = training.plan(
+        lambda params, item: item * (params["a"].sum() + params["b"].sum()),
+        **{**SIZES, "epsilon": 3.0, "clip_norm": {"a": 0.3, "b": 0.4}},
+    )
+    params = {"a": jnp.zeros(3000), "b": jnp.zeros(3000)}
+    state = private.init(jax.random.key(3), params, optax.sgd(1.0))
+    sums = private.sums(jax.random.key(0), params, jnp.full(USERS, 1e-9))
+    assert 0 < np.linalg.norm(sums.gradient["a"]) < 0.3
+    many = private.sums(jax.random.key(0), params, jnp.full(USERS, 1e9)).gradient
+    assert np.linalg.norm(many["a"]) / np.linalg.norm(many["b"]) == pytest.approx(0.75, rel=0.02)
+    end, _ = private.step(state, jnp.zeros(USERS))
+    for leaf in jax.tree.leaves(end.params):
+        assert np.std(leaf) == pytest.approx(private.noise_multiplier * 0.5 / 10, rel=0.05)
+
+
+def test_narrow_parameters_are_trained_and_come_back_from_files(tmp_path):
+    private = planned()
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
+    state, _ = private.run(started(private, narrow), DATA, 2)
+    assert state.params["body"].dtype == jnp.bfloat16
+    np.savez(tmp_path / "state.npz", **training.stored(state))
+    back = private.resume(dict(np.load(tmp_path / "state.npz")), narrow, state.optimizer)
+    assert_same(back, state)
+
+
+def test_keys_of_another_kind_are_refused_until_they_are_the_default():
+    private = planned()
+    state = private.init(jax.random.key(1, impl="rbg"), PARAMS, optax.adam(0.1))
+    with pytest.raises(ValueError, match="saved must be .*key data of another implementation"):
+        private.resume(training.stored(state), PARAMS, state.optimizer)
+    with jax.default_prng_impl("rbg"):
+        assert_same(private.resume(training.stored(state), PARAMS, state.optimizer), state)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +313,8 @@ def test_data_of_another_number_of_users_and_states_of_another_model_are_refused
     state = started(private)
     with pytest.raises(ValueError, match="users"):
         private.step(state, jax.tree.map(lambda leaf: leaf[:7], DATA))
+    with pytest.raises(ValueError, match="data must be"):
+        private.step(state, {**DATA, "y": 3.0})
     with pytest.raises(ValueError, match="saved must be"):
         private.resume(training.stored(state), PARAMS["head"], state.optimizer)
     with pytest.raises(ValueError, match="saved must be"):

@@ -204,6 +204,23 @@ def test_layers_of_linear_models_are_clipped_and_noised_apart():
         assert np.std(leaf) == pytest.approx(private.noise_multiplier * 0.5 / 10, rel=0.05)
 
 
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_who_is_in_a_sum_was_drawn_as_it_is_charged(sampling):
+    """Every user has a parameter of its own, so that a sum shows who is in it."""
+    private = training.plan(
+        lambda params, item: 1e3 * params @ item, **{**SIZES, "epsilon": 3.0, "sampling": sampling}
+    )
+    keys = jax.random.split(jax.random.key(5), 400)
+    found = jax.vmap(lambda key: private.sums(key, jnp.zeros(USERS), jnp.eye(USERS)).gradient)(keys)
+    there = np.asarray(found) > 0.35
+    np.testing.assert_allclose(found, np.where(there, 0.7, 0.0), atol=5e-3)
+    sizes = there.sum(axis=1)
+    deviation = np.sqrt(USERS * 0.25 * 0.75) if sampling == "poisson" else 0.0
+    assert np.mean(sizes) == pytest.approx(10, abs=5 * deviation / 20)
+    assert np.std(sizes) == pytest.approx(deviation, rel=0.2)
+    np.testing.assert_allclose(there.mean(axis=0), 0.25, atol=5 * np.sqrt(0.25 * 0.75 / 400))
+
+
 def test_narrow_parameters_are_trained_and_come_back_from_files(tmp_path):
     private = planned()
     narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PARAMS)
@@ -217,7 +234,7 @@ def test_narrow_parameters_are_trained_and_come_back_from_files(tmp_path):
 def test_keys_of_another_kind_are_refused_until_they_are_the_default():
     private = planned()
     state = private.init(jax.random.key(1, impl="rbg"), PARAMS, optax.adam(0.1))
-    with pytest.raises(ValueError, match="saved must be .*key data of another implementation"):
+    with pytest.raises(ValueError, match=r"saved must be .*key data of another implementation"):
         private.resume(training.stored(state), PARAMS, state.optimizer)
     with jax.default_prng_impl("rbg"):
         assert_same(private.resume(training.stored(state), PARAMS, state.optimizer), state)
@@ -313,6 +330,8 @@ def test_data_of_another_number_of_users_and_states_of_another_model_are_refused
     state = started(private)
     with pytest.raises(ValueError, match="users"):
         private.step(state, jax.tree.map(lambda leaf: leaf[:7], DATA))
+    with pytest.raises(ValueError, match="80 users"):
+        private.step(state, jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf]), DATA))
     with pytest.raises(ValueError, match="data must be"):
         private.step(state, {**DATA, "y": 3.0})
     with pytest.raises(ValueError, match="saved must be"):

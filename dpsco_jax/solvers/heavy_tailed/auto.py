@@ -11,7 +11,7 @@ r²/(2μ) and what the pull does where the risk is μ-strongly convex; steps of 
 they prove; phases by the sum over phases with the r of each; ``phased_clipped_glm`` by its bound. Such
 numbers are for comparing: on smooth losses clipped descent is far better than r·D (docs/heavy_tails.md). Its
 pull is λ = r/(16D) here, which was near the best wherever it was measured, and for a β-smooth loss at least
-16β/T or β/50, without which most of the T steps would be too long to settle. Both rules were found on data
+16β/T or β/100, without which most of the T steps would be too long to settle. Both rules were found on data
 that docs/heavy_tails.md reports; privacy does not depend on them.
 
 Source: own.
@@ -147,8 +147,8 @@ def _candidates(moments: Moments) -> tuple[Candidate, ...]:
         smoothness = p.problem.objective.smoothness
         if smoothness is None:
             return usual
-        # Steps 4/(λ(t+1)) contract from t = 2β/λ on: for seven eighths of them, if that takes no strong pull.
-        return max(usual, float(smoothness) * min(16.0 / steps(p), 0.02))
+        # Steps 4/(λ(t+1)) contract from t = 2β/λ on: for most of them, if that takes no strong pull.
+        return max(usual, float(smoothness) * min(16.0 / steps(p), 0.01))
 
     def steps(p: Setting) -> int:
         return min(p.passes, MOST_STEPS)

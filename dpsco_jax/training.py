@@ -360,7 +360,8 @@ def plan(
 
     Args:
         loss: ``loss(params, item)``, a scalar, of one item (an example without a leading axis). What it
-            closes over is taken to be public.
+            closes over is taken to be public, and a batching rule of its own (``jax.custom_batching``) to
+            keep items apart.
         num_users: N; a user is one index of the data's leading axis, with one example or many.
         batch_size: users of a step, in [1, N]: the expected number under Poisson sampling.
         num_steps: of the whole run. Fewer may be made, and are paid for.
@@ -430,6 +431,7 @@ def stored(state: State) -> dict[str, np.ndarray]:
 
 def _as_wide(new: Any, old: Any) -> Any:
     """Released values are float32 and may be wider than what an optimizer began with."""
+    new = jnp.asarray(new)
     return new if new.dtype == old.dtype else new.astype(old.dtype)
 
 

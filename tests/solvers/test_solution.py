@@ -34,3 +34,5 @@ def test_a_run_is_certified_by_its_plan_and_by_no_other():
         batch.certificate(plan)
     with pytest.raises(ValueError, match="plan must be the plan that was solved"):
         solution.certificate(Budget(2.0, 1e-5))
+    with pytest.raises(ValueError, match="plan must be the plan that was solved"):
+        solution.certificate(type(plan))

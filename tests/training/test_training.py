@@ -231,6 +231,13 @@ def test_narrow_parameters_are_trained_and_come_back_from_files(tmp_path):
     assert_same(back, state)
 
 
+def test_an_optimizer_may_have_plain_numbers_for_its_state():
+    idle = optax.GradientTransformation(lambda _: 0, lambda moves, state, _=None: (moves, 0))
+    private = planned()
+    end, _ = private.step(private.init(jax.random.key(1), PARAMS, idle), DATA)
+    assert int(end.chain.after) == 0
+
+
 def test_keys_of_another_kind_are_refused_until_they_are_the_default():
     private = planned()
     state = private.init(jax.random.key(1, impl="rbg"), PARAMS, optax.adam(0.1))

@@ -109,6 +109,11 @@ def test_losses_that_are_cut_fail(most):
         )
         assert after >= before * (1 - 1e-12)
     assert np.all(_profile.rdp(cut) <= _profile.rdp(law) * (1 + 1e-6))
+    # Divergences of what is left, as two distributions again.
+    first, ratio = cut.masses[kept] / cut.masses[kept].sum(), np.exp(cut.losses[kept])
+    for order in ORDERS[[at(2.0), at(8.0)]]:
+        exact = np.log(first @ ratio ** (order - 1)) / (order - 1)
+        assert exact - 1e-12 <= _profile.rdp(cut)[at(order)] <= exact * (1 + 1e-3)
 
 
 def test_divergences_prove_little_less_than_distributions():

@@ -54,6 +54,8 @@ def test_a_condition_that_is_left_out_is_the_largest_with_harmless_answers():
     assert same.predicted_error == pytest.approx(made.predicted_error, rel=1e-3)
     more = plan(num_users=50_000, condition=1.1 * made.outer.condition)
     assert more.predicted_error > planner.GOOD_ERROR
+    fine = plan(num_users=50_000, condition=None, largest_error=0.15)
+    assert 0.15 / 1.05 <= fine.predicted_error <= 0.15
     # Too few for 5: that is tried, or refused, as before.
     few = plan(num_users=2000, condition=None)
     assert few.outer.condition == pytest.approx(5.0)

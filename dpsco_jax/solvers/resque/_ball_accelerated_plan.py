@@ -280,8 +280,8 @@ def plan(
             none.
         budget: (ε, δ) of the run, δ > 0.
         condition: κ ≥ 1 of the target ε_opt = LR/κ; if left out, the largest one from 5 on at which the
-            ``predicted_error`` is harmless, at most 0.2. What is reached is mostly 20 to 100 times better
-            than the target.
+            ``predicted_error`` is harmless, at most 0.2 and ``largest_error``. What is reached is mostly 20
+            to 100 times better than the target.
         smoothing_radius: ρ; if left out, ε_opt/L, or ε_opt/(L√dim) for ``constants="paper"``.
         calls: how private calls are made, a ``Calls``.
         largest_error: refuse plans whose ``predicted_error`` is above.
@@ -315,16 +315,17 @@ def conditioned(
     """
     if condition is not None:
         return calibrated(drafted(condition), largest_error, near)
+    good = min(GOOD_ERROR, largest_error)
     kappa = max(LEAST_CONDITION, first)
     made = _attempt(drafted(kappa), near)
     for _ in range(_ATTEMPTS):
-        left = GOOD_ERROR / (made.predicted_error if made is not None else math.inf)
+        left = good / (made.predicted_error if made is not None else math.inf)
         if 1 <= left <= _CLOSE or (left < 1 and kappa == LEAST_CONDITION):
             break
         # The error grows a little slower than κ: up it comes nearer from below.
         kappa = max(LEAST_CONDITION, kappa * (left if left > 1 else max(0.98 * left, 0.25)))
         made = _attempt(drafted(kappa), None if made is None else float(made.beta))
-    if made is None or made.predicted_error > GOOD_ERROR:
+    if made is None or made.predicted_error > good:
         return calibrated(drafted(LEAST_CONDITION), largest_error, near)
     return made
 

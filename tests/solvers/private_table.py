@@ -299,7 +299,7 @@ def _solve_on_a_plane(key: Any, plan: Any, objective: Any, data: UserData, param
 
 def _of_two_items(problem: Problem, budget: Budget, **given: Any) -> Any:
     """A plan for users of two items each: the records of a row are items, whose gradients are clipped."""
-    sizes = {"num_users": problem.num_users // 2, "items_per_user": 2}
+    sizes: Any = {"num_users": problem.num_users // 2, "items_per_user": 2}
     return item_sampled_sgd.plan(dataclasses.replace(problem, **sizes), budget, **given)
 
 

@@ -146,12 +146,12 @@ class Training:
         if known and made.ndim == 0 and made.is_ready():  # type: ignore[attr-defined]
             wanted = f"below the planned {self.num_steps}: plan a longer run, with more noise"
             _checks.require(int(made) < self.num_steps, "state.steps", int(made), wanted)
-        return _step(self, state, self._users(data))
+        return _step(self, state, data)
 
     def run(self, state: State, data: Any, num_steps: int) -> tuple[State, dict[str, Array]]:
         """So many steps in one program; the numbers of ``step``, with a leading axis of steps."""
         count = _checks.require_integer("num_steps", num_steps, 1, self.num_steps)
-        return _run(self, state, self._users(data), count)
+        return _run(self, state, data, count)
 
     def sums(self, key: Key[Array, ""], params: Any, data: Any) -> Estimate:
         """The clipped sum of a sample, for a loop of your own: not private until it is released.
@@ -160,6 +160,10 @@ class Training:
         that begins with ``transformation``. The key must be another one in every step.
         """
         users, clip = self._users(data), self.clip_norm
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), users.items)
+        value = jax.eval_shape(self.loss, params, one)
+        scalar = isinstance(value, jax.ShapeDtypeStruct) and value.shape == ()
+        _checks.require(scalar, "loss", value, "a function whose value is one number for one item")
         trained = self._trained(params)
         objective = Objective(
             lambda some, item: self.loss(self._whole(params, some), item),
@@ -296,7 +300,7 @@ class Training:
             lambda flag, old, new: new if flag else old, self.trainable, params, trained
         )
 
-    def _advanced(self, state: State, data: UserData) -> tuple[State, dict[str, Array]]:
+    def _advanced(self, state: State, data: Any) -> tuple[State, dict[str, Array]]:
         def advance(state: State) -> tuple[State, Array]:
             # Split, not folded with a number that may be set back: no draw is ever looked at twice.
             sample_key, key = jax.random.split(state.key)
@@ -325,13 +329,13 @@ class Training:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _step(training: Training, state: State, data: UserData) -> tuple[State, dict[str, Array]]:
+def _step(training: Training, state: State, data: Any) -> tuple[State, dict[str, Array]]:
     return training._advanced(state, data)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
 def _run(
-    training: Training, state: State, data: UserData, num_steps: int
+    training: Training, state: State, data: Any, num_steps: int
 ) -> tuple[State, dict[str, Array]]:
     return jax.lax.scan(
         lambda state, _: training._advanced(state, data), state, None, length=num_steps

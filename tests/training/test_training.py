@@ -345,3 +345,11 @@ def test_data_of_another_number_of_users_and_states_of_another_model_are_refused
         private.resume(training.stored(state), PARAMS["head"], state.optimizer)
     with pytest.raises(ValueError, match="saved must be"):
         private.resume(training.stored(state), {**PARAMS, "head": jnp.zeros(5)}, state.optimizer)
+
+
+@pytest.mark.parametrize("value", [lambda x: x, lambda x: (jnp.sum(x), x), lambda x: {"loss": 0.0}])
+def test_a_loss_that_is_no_number_is_refused(value):
+    private = training.plan(lambda w, item: value(w * item["x"]), **{**SIZES, "epsilon": 3.0})
+    state = private.init(jax.random.key(3), jnp.ones(DIM), optax.sgd(1.0))
+    with pytest.raises(ValueError, match="^loss must be a function whose value is one number"):
+        private.step(state, DATA)

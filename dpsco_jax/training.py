@@ -22,6 +22,7 @@ Example:
     ...     loss, epsilon=4.0, delta=1e-5, num_users=1000, batch_size=100, num_steps=50, clip_norm=1.0
     ... )
     >>> state = private.init(jax.random.key(1), jnp.zeros(3), optax.sgd(0.3))
+    >>> data = private.prepare(data)
     >>> for _ in range(50):
     ...     state, metrics = private.step(state, data)
     >>> bool(jnp.abs(state.params - jnp.array([1.0, -1.0, 0.5])).max() < 0.5)
@@ -121,6 +122,25 @@ class Training:
         chain = self._chain(noise_key, optimizer).init(self._trained(params))
         return State(optimizer, params, chain, sample_key, jnp.zeros((), jnp.int32))
 
+    def prepare(self, data: Any) -> UserData:
+        """The data in the form that steps read where they are: once, for many calls of ``step``.
+
+        A step that is given examples adds an axis to all of them, which takes the time of a copy; one that is
+        given what this returns reads its sample alone.
+
+        Args:
+            data: see ``step``.
+
+        Raises:
+            ValueError: the data are of another number of users than planned.
+        """
+        if not isinstance(data, UserData):
+            data = jax.tree.map(jnp.asarray, data)
+            _checks.require_same_rows("data", data)
+            data = UserData(jax.tree.map(lambda leaf: leaf[:, None], data))
+        _planning.require_accounted(self.releases.population_size, data)
+        return data
+
     def step(self, state: State, data: Any) -> tuple[State, dict[str, Array]]:
         """One step: a compiled, pure function of its arguments.
 
@@ -130,7 +150,8 @@ class Training:
         Args:
             state: of ``init``, or of the step before.
             data: of all users: a pytree of arrays ``[num_users, ...]``, one example each; or ``UserData``
-                with items ``[num_users, items, ...]``, of which a user's gradient is the mean.
+                with items ``[num_users, items, ...]``, of which a user's gradient is the mean; or what
+                ``prepare`` makes of either, once for all steps.
 
         Returns:
             The next state, and numbers that may be looked at: ``steps`` that have been made, and
@@ -159,7 +180,7 @@ class Training:
         ``optimizer.update(sums.gradient, opt_state, params, **sums.extra_args)`` releases it, with a chain
         that begins with ``transformation``. The key must be another one in every step.
         """
-        users, clip = self._users(data), self.clip_norm
+        users, clip = self.prepare(data), self.clip_norm
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), users.items)
         value = jax.eval_shape(self.loss, params, one)
         scalar = isinstance(value, jax.ShapeDtypeStruct) and value.shape == ()
@@ -279,14 +300,6 @@ class Training:
         replaced = self.releases.relation == NeighboringRelation.REPLACE_ONE
         bound = float(clipping.joint_bound(self.clip_norm)) * (2 if replaced else 1)
         return self.noise_multiplier * bound / self.releases.batch_size
-
-    def _users(self, data: Any) -> UserData:
-        if not isinstance(data, UserData):
-            data = jax.tree.map(jnp.asarray, data)
-            _checks.require_same_rows("data", data)
-            data = UserData(jax.tree.map(lambda leaf: leaf[:, None], data))
-        _planning.require_accounted(self.releases.population_size, data)
-        return data
 
     def _chain(self, key: Key[Array, ""], optimizer: Any) -> Any:
         return transforms.private_chain(None, self.transformation(key), optimizer)

@@ -5,7 +5,7 @@ from tests.mutation import Fault
 _FILE, _TESTS = "training.py", ("tests/training/test_training.py",)
 
 FAULTS = (
-    Fault("training: sums are clipped to twice the bound", _FILE, "users, clip = self._users(data), self.clip_norm", "users, clip = self._users(data), jax.tree.map(lambda c: 2 * c, self.clip_norm)", _TESTS),
+    Fault("training: sums are clipped to twice the bound", _FILE, "users, clip = self.prepare(data), self.clip_norm", "users, clip = self.prepare(data), jax.tree.map(lambda c: 2 * c, self.clip_norm)", _TESTS),
     Fault("training: the noise of every step is the same", _FILE, "chain=jax.tree.map(_as_wide, chain_state, state.chain),", "chain=chain_state._replace(release=chain_state.release._replace(key=state.chain.release.key)),", _TESTS),
     Fault("training: replaced users have the sensitivity of added ones", _FILE, "self.clip_norm, releases.batch_size, releases.relation\n", "self.clip_norm, releases.batch_size, NeighboringRelation.REPLACE_SPECIAL\n", _TESTS),
     Fault("training: half of the noise", _FILE, "transforms.privatize(aggregate, key, releases.noise_multiplier, releases.scheme)", "transforms.privatize(aggregate, key, releases.noise_multiplier / 2, releases.scheme)", _TESTS),

@@ -351,5 +351,5 @@ def test_data_of_another_number_of_users_and_states_of_another_model_are_refused
 def test_a_loss_that_is_no_number_is_refused(value):
     private = training.plan(lambda w, item: value(w * item["x"]), **{**SIZES, "epsilon": 3.0})
     state = private.init(jax.random.key(3), jnp.ones(DIM), optax.sgd(1.0))
-    with pytest.raises(ValueError, match="^loss must be a function whose value is one number"):
+    with pytest.raises(ValueError, match=r"^loss must be a function whose value is one number"):
         private.step(state, DATA)

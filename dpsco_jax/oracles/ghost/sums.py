@@ -99,9 +99,7 @@ def clipped_sum(
     require_held("examples", examples)
     params, examples = jax.tree.map(jnp.asarray, (params, examples))
     layers = clipping.layers(clip_norm, params)
-    if normalize is not None:
-        _checks.require_positive("normalize", normalize)
-        _checks.require(jnp.ndim(normalize) == 0, "normalize", normalize, "one number")
+    _require_offset(normalize)
     _checks.require_given(_checks.require_count, chunk_size=chunk_size)
     _checks.require_flag("in_parts", in_parts)
     if counted is None:
@@ -148,6 +146,7 @@ def clipped_gradient_sum(
     _checks.require_given(_checks.require_callable, sampler=sampler)
     _checks.require_count("chunk_size", chunk_size)
     clipping.joint_bound(clip_norm)  # refuses what is no bound
+    _require_offset(normalize)
     loss = user_loss(objective)
 
     def of_user(params: Any, user: UserData) -> Any:
@@ -173,6 +172,12 @@ def clipped_gradient_sum(
         return Parts(chunk_sum, chunk_size)
 
     return SumOracle(sampler, clip_norm, two_keys, parts)
+
+
+def _require_offset(normalize: ArrayLike | None) -> None:
+    if normalize is not None:
+        _checks.require_positive("normalize", normalize)
+        _checks.require(jnp.ndim(normalize) == 0, "normalize", normalize, "one number")
 
 
 class _How(NamedTuple):

@@ -24,8 +24,8 @@ Cost: n queries, those of J copies at once; one program for each phase; memory o
 Example:
     >>> import jax, jax.numpy as jnp
     >>> from dpsco_jax.solvers.convex import high_probability
-    >>> def gradient(keys, points):      # of E|x - s|²/2, s with the lengths of Pareto
-    ...     far = jax.vmap(lambda key: jax.random.pareto(key, 2.5, (2,)))(keys) - 2.5 / 1.5
+    >>> def gradient(keys, points):      # of E|x - s|²/2, s by uniform numbers: Pareto
+    ...     far = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys) ** -0.4 - 5 / 3
     ...     return points - 0.5 - far
     >>> plan = high_probability.plan(
     ...     second_moment=3.5, distance=1.0, dim=2, num_queries=3000, failure=0.05

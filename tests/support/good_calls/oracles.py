@@ -48,7 +48,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "in_parts": kinds.FLAG(False),
     },
     "oracles.ghost.report.explain": {**_GHOST, "example": kinds.ANY(np.ones(DIM, np.float32))},
-    "oracles.ghost.sums.clipped_gradient_sum": _CLIP,
+    "oracles.ghost.sums.clipped_gradient_sum": {
+        **_CLIP,
+        "normalize": kinds.POSITIVE.but(None)(None),
+    },
     "oracles.linear.clipped_gradient_sum": {
         **_SMOOTHING,
         "derivative": kinds.FUNCTION(_linear_rows.at_point),

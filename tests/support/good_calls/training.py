@@ -24,6 +24,5 @@ GOOD: dict[str, dict[str, Any]] = {
 
 EXEMPT: dict[tuple[str, str], str] = {
     ("training.Training", "*"): "made by training.plan",
-    ("training.State", "*"): "made by Training.init",
     ("training.stored", "*"): "takes a State, and says so: tests/training",
 }

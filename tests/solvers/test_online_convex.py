@@ -66,6 +66,7 @@ LAWS = [
     (3, 1e4, 5.0),
     (2, 5.0, 300.0),
     (200, 900.0, 300.0),
+    (2, 1.0, 1e-6),
 ]
 
 
@@ -119,6 +120,7 @@ def test_what_no_attempt_brings_is_charged():
     assert plan.variation == 2 * 0.57**96
     assert plan.replace(regularization=1e9).variation == 1.0
     assert plan.replace(regularization=1e9).certificate().epsilon == math.inf
+    assert plan.replace(dim=10**9).variation == 1.0
     worse = dataclasses.replace(plan.releases, variation=1e-8)
     assert worse.certificate().epsilon > 1.001 * plan.certificate().epsilon
     settings = {"learning_rate": 0.1, "clip": 0.1, "draw_zcdp": 0.005, "redraw_probability": 0.2}
@@ -186,6 +188,17 @@ def small(dim=1, **changes):
     plan = convex.plan(8, dim, BUDGET, **settings)
     numbers = {"learning_rate": 0.4, "regularization": 0.3, "redraw_probability": 0.2, "clip": 2.4}
     return plan.replace(**{**numbers, **changes})
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-20, 1e20])
+def test_a_ledger_is_charged_in_any_units(unit):
+    """Attacked: L² that is zero, or infinite, in float32."""
+    changes = {"lipschitz": 1.5 * unit, "learning_rate": 0.4 / unit, "regularization": 0.3 * unit}
+    one, other = (
+        jax.jit(lambda plan: plan.loss().rdp)(jax.tree.map(jnp.float32, plan))
+        for plan in (small(), small(**changes))
+    )
+    np.testing.assert_allclose(other, one, rtol=1e-4)
 
 
 LINE = np.array([[1.0], [0.5], [-1.5], [1.0], [1.0], [0.0], [-0.5], [1.0]])

@@ -112,7 +112,8 @@ def test_the_whole_run_is_one_gaussian_release():
     assert 1.99 < plan.certificate().epsilon <= 2.0
     np.testing.assert_allclose(plan.loss().rdp, privacy.gaussian(sigma).rdp, rtol=1e-6)
     assert plan.replace(noise_multiplier=sigma / 2).certificate().epsilon > 4.0
-    for edit in ({"noise_multiplier": 0.0}, {"lipschitz": 0.0}, {"lipschitz": math.inf}):
+    lengths = ({"lipschitz": length} for length in (0.0, 3e-38, 1e-40, math.inf))
+    for edit in ({"noise_multiplier": 0.0}, *lengths):
         assert plan.replace(**edit).certificate().epsilon == math.inf
         assert np.all(np.isinf(plan.replace(**edit).loss().rdp))
     assert "noised leader" in str(plan)

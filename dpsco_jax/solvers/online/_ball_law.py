@@ -173,7 +173,7 @@ def log_across(dim: int, k: Any, a: Any, z: Any) -> Any:
     c = jnp.sqrt(-jnp.expm1(-2.0 * z))
     root = jnp.sqrt(2.0 * a)
     near, far = (k - 2.0 * a * c) / root, (k + 2.0 * a * c) / root
-    width = far - near
+    width = 2.0 * root * c  # far - near, which would cancel where k is much above a
     # With u = c - v/root: e^(k·c - a·c²) times the integral of e^(-near·v - v²/2) over [0, width].
     end = jnp.where(k >= 2.0 * a, -k * squared / (1.0 + c), -a * squared - 0.5 * jnp.square(near))
     of_near, of_far = log_mills(jnp.stack([near, far]))

@@ -89,7 +89,8 @@ class Plan(LazyPlan):
     @property
     def concentration(self) -> Any:
         """βλR²: a of the law on the unit ball."""
-        return self.learning_rate * self.regularization * self.radius * self.radius
+        # In this order no product leaves the floats where λR/L and βLR are within them.
+        return (self.learning_rate * self.radius) * (self.regularization * self.radius)
 
     @property
     def tilt(self) -> Any:
@@ -102,7 +103,8 @@ class Plan(LazyPlan):
         xp, (beta, slope, pull) = as_floats(self.learning_rate, self.lipschitz, self.regularization)
         rounded = 1.0 + _rounding(self.dim) * self.num_rounds
         good = pull > 0
-        rho = beta * (slope * slope) / xp.where(good, pull, 1.0) * (rounded * rounded)
+        # L² of a small L would be zero in float32, and the charge with it.
+        rho = (beta * slope) * (slope / xp.where(good, pull, 1.0)) * (rounded * rounded)
         return xp.where(good, rho, xp.inf)
 
     @property
@@ -110,6 +112,7 @@ class Plan(LazyPlan):
         """2·0.57^96 of a draw; 1, of which nothing is proven, where the law is sharper than its search."""
         xp, (a, k) = as_floats(self.concentration, self.tilt * self.num_rounds)
         proven = (a > 0) & (a <= _ball_law.MOST) & (k >= 0) & (k <= _ball_law.MOST)
+        proven = proven & (self.dim <= _ball_law.MOST)
         return xp.where(proven & (self.radius > 0), _ball_law.VARIATION, 1.0)[()]
 
 

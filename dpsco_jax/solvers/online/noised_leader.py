@@ -52,7 +52,7 @@ from scipy import special
 from dpsco_jax import _checks, _counts, _keys, privacy
 from dpsco_jax._argument_kinds import Constants, Count, Positive, checked, one_of
 from dpsco_jax._conditions import positive_and_finite
-from dpsco_jax._numerics import float32_above
+from dpsco_jax._numerics import as_floats, float32_above
 from dpsco_jax._pytrees import Number, pytree, static
 from dpsco_jax.geometry.norms import clip_to_norm, global_norm
 from dpsco_jax.mechanisms import additive
@@ -66,6 +66,8 @@ from dpsco_jax.solvers.solution import Solution, Status
 from dpsco_jax.solvers.work import Work
 
 __all__ = ["Plan", "State", "init", "plan", "solve", "step"]
+
+_LEAST = 2.0**-100  # of L
 
 
 @pytree
@@ -131,7 +133,9 @@ class Plan(MadeFor):
     @property
     def accounted(self) -> Any:
         """Whether a run with these numbers is private at all; a bool, may be traced."""
-        return positive_and_finite(self.noise_multiplier, self.lipschitz)
+        # Of shorter gradients the noise is lost in part: floats below 2^-126 are zero.
+        normal = as_floats(self.lipschitz)[1][0] >= _LEAST
+        return positive_and_finite(self.noise_multiplier, self.lipschitz) & normal
 
     def loss(self) -> privacy.PrivacyLoss:
         """What a run of these numbers costs; may be traced. Infinite where nothing is proven."""
@@ -192,7 +196,7 @@ def plan(
         dim: d.
         budget: (ε, δ) of everything that is played, δ above 0.
         radius: R, of the ball around 0 that points are played in.
-        lipschitz: L; longer gradients are clipped.
+        lipschitz: L, at least 2^-100; longer gradients are clipped.
         losses: ``"linear"``, fixed before they are played against, or ``"convex"``, of which gradients at
             the plays are seen.
         constants: noise of a banded square root, or of a binary tree, as papers have it.
@@ -211,6 +215,7 @@ def plan(
     _checks.require_instance("budget", budget, privacy.Budget)
     _checks.require(budget.delta > 0, "budget.delta", budget.delta, "above 0")
     _checks.require(num_rounds <= 2**24, "num_rounds", num_rounds, "at most 2^24")
+    _checks.require(lipschitz >= _LEAST, "lipschitz", lipschitz, "at least 2^-100")
     budget.require_for(num_rounds)
     whole = privacy.FullBatch()
     sigma = float32_above(

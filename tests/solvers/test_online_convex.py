@@ -201,6 +201,11 @@ def test_a_ledger_is_charged_in_any_units(unit):
     np.testing.assert_allclose(other, one, rtol=1e-4)
 
 
+def test_bounds_of_which_the_law_is_not_in_floats_are_refused():
+    with pytest.raises(ValueError, match="lipschitz must be of a size"):
+        convex.plan(8, 1, BUDGET, batch_size=2, radius=1e15, lipschitz=1e30)
+
+
 LINE = np.array([[1.0], [0.5], [-1.5], [1.0], [1.0], [0.0], [-0.5], [1.0]])
 
 

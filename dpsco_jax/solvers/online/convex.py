@@ -20,8 +20,8 @@ the potential, which is 2βλ-strongly convex, by a 2βL-Lipschitz function, and
 float32, some 10^-6. What one round adds to a coin's exponent is clipped into [0, κ], κ = 2βLR, which cuts
 nothing off. Draws are by attempts, of which all fail with a probability of at most 2·0.57^96: that is charged
 as their total variation, (1 + e^ε) times for each. **Not covered**: densities and points are those of real
-arithmetic up to the rounding of floats, of about 10^-5 in a log-density. The whole run is charged before it
-begins.
+arithmetic up to the rounding of floats, in a log-density of about 10^-5 for d ≤ 10, and of 4·10^-7·d for
+larger ones. The whole run is charged before it begins.
 Expected regret, against losses that do not depend on plays: ``regret_bound``; in orders LR(√(TB) +
 √(d·log(T)/ρ)), ρ of a draw. ``noised_leader`` has far less for such losses; general convex losses go through
 ``lazy_to_private`` with a sampler of their own (docs/online.md).
@@ -146,7 +146,8 @@ def plan(
         redraw_probability: p in (0, 1]; the best one if left out. 1 is a fresh draw in every batch.
 
     Raises:
-        ValueError: an argument is out of range, or δ is 0, or at least 1/T without ``allow_large_delta``.
+        ValueError: an argument is out of range, or δ is 0, or at least 1/T without ``allow_large_delta``, or
+            β or λ is out of the range of float32.
 
     Example:
         >>> from dpsco_jax import Budget
@@ -186,6 +187,11 @@ def plan(
     tried += [best(middle * factor) for factor in (1 / step, step)]
     spread, found = min(tried, key=lambda pair: pair[1].bound)
     chosen = made(found.batch_size, found.rate, found.redraw_probability, spread)
+    beta, pull = float(chosen.learning_rate), float(chosen.regularization)
+    used = (radius, lipschitz, beta, pull, beta * radius, beta * lipschitz, pull * radius)
+    normal = all(2.0**-126 <= number < 2.0**127 for number in (*used, lipschitz / pull))
+    wanted = f"of a size for which β and λ, here {beta:.3g} and {pull:.3g}, are float32"
+    _checks.require(normal, "lipschitz", lipschitz, wanted)
     claimed = math.sqrt(num_rounds) + (
         num_rounds ** (1 / 3) * math.sqrt(dim) / budget.epsilon ** (2 / 3)
     )

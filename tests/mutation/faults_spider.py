@@ -32,6 +32,7 @@ FAULTS = (
     Fault("find_sosp: parts on the same users are taken for disjoint", "solvers/nonconvex/find_sosp.py", 'joined = privacy.compose if self.risk == "empirical" else privacy.parallel', "joined = privacy.parallel", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: both parts get all of the budget", "solvers/nonconvex/find_sosp.py", "(1.0, 1.0) if apart else (share, 1.0 - share)", "(1.0, 1.0)", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the choice sees the users of the run", "solvers/nonconvex/find_sosp.py", "slice_users(data, search.num_users, choice.num_users)", "slice_users(data, 0, choice.num_users)", ("tests/solvers/test_find_sosp.py",)),
+    Fault("find_sosp: run and choice have one key", "solvers/nonconvex/find_sosp.py", "select_sosp.solve(choice_key, choice", "select_sosp.solve(jax.random.clone(search_key), choice", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the first points for the last", "solvers/nonconvex/find_sosp.py", "path])[::-1]", "path])", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the sample is the population, for gradients", "solvers/nonconvex/find_sosp.py", "self.choice.guaranteed_norm + self.sampling_errors[0]", "self.choice.guaranteed_norm", ("tests/solvers/test_find_sosp.py",)),
     Fault("find_sosp: the sample is the population, for curvature", "solvers/nonconvex/find_sosp.py", "self.choice.guaranteed_curvature - self.sampling_errors[1]", "self.choice.guaranteed_curvature", ("tests/solvers/test_find_sosp.py",)),

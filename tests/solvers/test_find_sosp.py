@@ -127,6 +127,23 @@ def test_the_choice_does_not_see_the_users_of_the_run():
         assert int(run(made.data._replace(items=rows)).released["index"]) == 20
 
 
+def test_the_parts_have_keys_of_their_own(monkeypatch):
+    """Otherwise the noise of the choice would be some of that of the run, which is released."""
+    seen = []
+    for part in (find_sosp.first_order, find_sosp.select_sosp):
+
+        def solve(key, *args, solve=part.solve, **options):
+            seen.append(jax.random.key_data(jax.random.clone(key)))
+            return solve(key, *args, **options)
+
+        monkeypatch.setattr(part, "solve", solve)
+    with jax.enable_x64(True):
+        plan, made = _plan(), _made(2000)
+        find_sosp.solve(jax.random.key(0), plan, made.objective, made.data, jnp.zeros(2))
+    first, second = map(np.asarray, seen)
+    assert not np.array_equal(first, second)
+
+
 def test_what_is_said_of_a_population_pays_for_the_sample():
     """By hand; of the users at hand nothing is added, and α of a population has room for the sample."""
     with jax.enable_x64(True):

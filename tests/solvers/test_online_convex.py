@@ -437,3 +437,11 @@ def test_an_audit_of_plays_finds_no_more_than_is_claimed():
     sharp = functools.partial(mechanism, plan.replace(learning_rate=16 * plan.learning_rate))
     leaking = privacy.audit(jax.random.key(1), sharp, *pair, score, 12_000, 1e-6)
     assert leaking.epsilon > spent
+
+
+def test_more_coordinates_than_float32_holds_the_law_of_are_refused():
+    with pytest.raises(ValueError, match=r"^dim must be at most 10000"):
+        convex.plan(1000, 10_001, Budget(1.0, 1e-6), radius=1.0, lipschitz=1.0)
+    plan = convex.plan(1000, 3, Budget(1.0, 1e-6), radius=1.0, lipschitz=1.0)
+    wide = dataclasses.replace(plan, dim=10_001)
+    assert wide.certificate().epsilon == np.inf

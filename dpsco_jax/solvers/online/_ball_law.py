@@ -25,7 +25,8 @@ from dpsco_jax.mechanisms import additive
 
 ATTEMPTS = 96
 VARIATION = 2.0 * 0.57**ATTEMPTS  # of a draw, at most
-MOST = 1e8  # of k, a and d: what the search for the mode is proven for
+MOST = 1e8  # of k and a: what the search for the mode is proven for
+MOST_DIM = 10_000  # of more coordinates a log-density in float32 is off by more than 0.004
 _LEAST_DEPTH, _MOST_DEPTH = 1e-10, 100.0  # z of the mode and of a fall by one are between them
 _GOLDEN = 0.5 * (math.sqrt(5.0) - 1.0)
 _SEARCHES, _HALVINGS = 36, 30

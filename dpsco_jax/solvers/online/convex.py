@@ -21,7 +21,7 @@ float32, some 10^-6. What one round adds to a coin's exponent is clipped into [0
 nothing off. Draws are by attempts, of which all fail with a probability of at most 2·0.57^96: that is charged
 as their total variation, (1 + e^ε) times for each. **Not covered**: densities and points are those of real
 arithmetic up to the rounding of floats, in a log-density of about 10^-5 for d ≤ 10, and of 4·10^-7·d for
-larger ones. The whole run is charged before it begins.
+larger ones, up to 10,000, beyond which nothing is claimed. The whole run is charged before it begins.
 Expected regret, against losses that do not depend on plays: ``regret_bound``; in orders LR(√(TB) +
 √(d·log(T)/ρ)), ρ of a draw. ``noised_leader`` has far less for such losses; general convex losses go through
 ``lazy_to_private`` with a sampler of their own (docs/online.md).
@@ -112,7 +112,7 @@ class Plan(LazyPlan):
         """2·0.57^96 of a draw; 1, of which nothing is proven, where the law is sharper than its search."""
         xp, (a, k) = as_floats(self.concentration, self.tilt * self.num_rounds)
         proven = (a > 0) & (a <= _ball_law.MOST) & (k >= 0) & (k <= _ball_law.MOST)
-        proven = proven & (self.dim <= _ball_law.MOST)
+        proven = proven & (self.dim <= _ball_law.MOST_DIM)
         return xp.where(proven & (self.radius > 0), _ball_law.VARIATION, 1.0)[()]
 
 
@@ -162,6 +162,8 @@ def plan(
     if batch_size is not None:
         _checks.require(batch_size <= num_rounds, "batch_size", batch_size, f"at most {num_rounds}")
     sizes = _calibration.powers_of_two(num_rounds) if batch_size is None else (batch_size,)
+    wanted = f"at most {_ball_law.MOST_DIM}, beyond which float32 rounds the law by too much"
+    _checks.require(dim <= _ball_law.MOST_DIM, "dim", dim, wanted)
     made = functools.partial(_made, num_rounds, dim, radius, lipschitz, budget)
     failed = (1.0 + math.exp(min(budget.epsilon, 700.0))) * num_rounds * _ball_law.VARIATION
     wanted = f"above {failed:.3g}, of draws that fail"
@@ -258,7 +260,8 @@ def step(state: State, loss: Float[ArrayLike, " dim"]) -> tuple[State, Float[Arr
     """Sees the loss of a round, and says what is played in the next one.
 
     Args:
-        state: of ``init`` or of the step before. After T rounds nothing is seen, and nothing moves.
+        state: of ``init`` or of the step before. After T rounds nothing is seen, and nothing moves. Never
+            step twice from one state with other losses: both steps would share their noise.
         loss: the gradient g of a linear loss ⟨g, x⟩; clipped to length L, 0 if a number is not finite.
 
     Returns:

@@ -333,7 +333,9 @@ def step(state: State, gradient: Float[ArrayLike, " dim"]) -> tuple[State, Float
     """Sees the gradient of a round, and says what is played in the next one.
 
     Args:
-        state: of ``init`` or of the step before. After T rounds nothing is seen, and nothing moves.
+        state: of ``init`` or of the step before. After T rounds nothing is seen, and nothing moves. Never
+            step twice from one state with other losses: the two plays share their noise, and tell by how
+            much the losses differ.
         gradient: of the loss of the round, at ``state.play``; clipped to length L, 0 if a number is not
             finite.
 

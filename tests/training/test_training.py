@@ -248,7 +248,13 @@ def test_keys_of_another_kind_are_refused_until_they_are_the_default():
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"normalize": 0.01}, {"clip_norm": {"body": 0.5, "head": 0.3}}]
+    "changes",
+    [
+        {},
+        {"normalize": 0.01},
+        {"clip_norm": {"body": 0.5, "head": 0.3}},
+        {"normalize": 0.01, "clip_norm": {"body": 0.5, "head": 0.3}},
+    ],
 )
 def test_no_user_moves_a_sum_by_more_than_is_accounted(changes):
     """Adding, removing and replacing users of all kinds, by the sums of everybody."""

@@ -239,9 +239,8 @@ def _made(
         radius=radius,
         lipschitz=lipschitz,
         regularization=(pull * lipschitz / radius)[()],
-        clip=(2.0 * (1.0 + 1e-6) * beta * lipschitz * radius)[
-            ()
-        ],  # more than float32 may take away,
+        # A little more than 2βLR: float32 may take that much away.
+        clip=(2.0 * (1.0 + 1e-6) * beta * lipschitz * radius)[()],
     )
 
 

@@ -290,11 +290,10 @@ def plan(
         ValueError: an argument is out of range, or the loss has no proof.
         Infeasible: the plan would return noise; ``needed`` has values that would do.
     """
-    return conditioned(
-        lambda kappa: draft(problem, budget, kappa, smoothing_radius, calls),
-        condition,
-        largest_error,
+    drafted = functools.partial(
+        draft, problem, budget, smoothing_radius=smoothing_radius, calls=calls
     )
+    return conditioned(drafted, condition, largest_error)
 
 
 def conditioned(

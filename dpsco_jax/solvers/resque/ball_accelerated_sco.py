@@ -155,7 +155,9 @@ def plan(
             # A refusal of a block that may be left out need not say what would do.
             worst = largest_error if required else math.inf
             near = _next_beta([float(each.beta) for each in blocks])
-            drafted = functools.partial(_draft, own, budget, radius, calls)
+            drafted = functools.partial(
+                planner.draft, own, budget, smoothing_radius=radius, calls=calls
+            )
             first = _SMALLER * blocks[-1].outer.condition if blocks else planner.LEAST_CONDITION
             block = planner.conditioned(drafted, condition, worst, near, first)
         except Infeasible as refusal:
@@ -176,12 +178,6 @@ def plan(
         epsilon=budget.epsilon,
         delta=budget.delta,
     )
-
-
-def _draft(
-    problem: Problem, budget: privacy.Budget, radius: float | None, calls: Calls, condition: float
-) -> Any:
-    return planner.draft(problem, budget, condition, radius, calls)
 
 
 def _next_beta(betas: list[float]) -> float | None:

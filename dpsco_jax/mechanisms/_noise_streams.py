@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpsco_jax import _compensated
-from dpsco_jax._checks import require
+from dpsco_jax._checks import require, require_integer
 from dpsco_jax.mechanisms import additive
 
 
@@ -17,8 +18,8 @@ class NoiseStream(NamedTuple):
     Attributes:
         step: number of the next step in its stream, int32.
         multiplier: σ of the stream, read at its first step; of disjoint streams at that of the first of all.
-        past: unit noise that later steps take back, ``[bands - 1, ...]``, newest first, of a banded
-            correlation, ``[levels, ...]`` of a tree; secret.
+        past: unit noise that later steps take back, secret: ``[bands - 1, ...]`` of bands, that of
+            step t at place t mod (bands - 1); ``[levels, ...]`` of a tree; ``[buffers, ...]`` of buffers.
         begun: how many streams have begun, int32.
     """
 
@@ -48,6 +49,54 @@ def empty_stream(like: Any, memory: int) -> NoiseStream:
     return NoiseStream(step, jnp.ones([], jnp.result_type(float)), past, begun)
 
 
+def written(past: jax.Array, new: jax.Array, back: jax.Array, place: jax.Array) -> jax.Array:
+    """The past with the new noise at one place, without a copy of the rest where its buffer is given up.
+
+    Args:
+        past: ``[memory, ...]``, read to make ``back``.
+        new: fresh unit noise.
+        back: the weighted past of the step, which is finite.
+        place: in [0, memory).
+    """
+    # A sum with nothing that was read: the compiler then writes after it reads, or else it copies all.
+    after = (new + 0 * back).astype(past.dtype)
+    return jax.lax.dynamic_update_index_in_dim(past, after, place, 0)
+
+
+def require_participations(num_steps: Any, max_participations: Any, min_separation: Any) -> None:
+    """``ValueError`` unless all are integers in [1, T]."""
+    steps = require_integer("num_steps", num_steps, 1)
+    require_integer("max_participations", max_participations, 1, steps)
+    require_integer("min_separation", min_separation, 1, steps)
+
+
+def pattern_of(num_steps: int, max_participations: Any, min_separation: Any) -> tuple[int, int]:
+    """Both numbers, of which the separation may be None for users who take part once."""
+    require_integer("num_steps", num_steps, 1)
+    most = require_integer("max_participations", max_participations, 1, num_steps)
+    if min_separation is None:
+        require(most == 1, "min_separation", min_separation, "given if users return")
+        min_separation = num_steps
+    require_participations(num_steps, max_participations, min_separation)
+    return most, int(min_separation)
+
+
+def stretch_of(response: np.ndarray, max_participations: int, min_separation: int) -> float:
+    """How far C moves a stream, at most, for a user who moves each own step by one.
+
+    Args:
+        response: the first column of C, ``[num_steps]``: not negative, and it never rises.
+        max_participations: in how many steps a user takes part, at most.
+        min_separation: how many steps two of them are apart, at least.
+    """
+    steps = len(response)
+    columns = np.zeros(steps)
+    last = min(max_participations * min_separation, steps)
+    for first in range(0, last, min_separation):
+        columns[first:] += response[: steps - first]
+    return float(np.linalg.norm(columns) * (1 + 1e-15 * steps))
+
+
 def step_of_stream(
     key: jax.Array,
     statistic: Any,
@@ -56,7 +105,7 @@ def step_of_stream(
     sensitivity: jax.typing.ArrayLike,
     correlation: Any,
     weights: jax.Array,
-    kept: Callable[[jax.Array, jax.Array], jax.Array],
+    kept: Callable[[jax.Array, jax.Array, jax.Array], jax.Array],
 ) -> tuple[Any, NoiseStream]:
     """One step of any correlation: fresh noise, and past noise by its weights.
 
@@ -68,28 +117,31 @@ def step_of_stream(
         sensitivity: Δ of this step.
         correlation: for ``stretch``, the number of steps, and whether streams are disjoint.
         weights: of each entry of the past, in this step.
-        kept: of the past and the fresh unit noise: the past of the next step.
+        kept: of the past, the fresh unit noise and the weighted past: the past of the next step.
     """
     paid = stream.is_paid(correlation.disjoint)
     multiplier = jnp.where(paid, stream.multiplier, jnp.asarray(noise_multiplier, float))
     # Rounded up: float32 must not fall below what is charged.
     scale = multiplier * jnp.asarray(sensitivity, float) * (correlation.stretch() * (1 + 1e-6))
 
-    def with_past(leaf: Any, past: jax.Array) -> Any:
+    def with_past(leaf: Any, back: jax.Array) -> Any:
         if _compensated.is_split(leaf):
-            return leaf._replace(low=with_past(leaf.low, past))
-        back = jnp.tensordot(weights.astype(past.dtype), past, 1, precision="highest")
+            return leaf._replace(low=with_past(leaf.low, back))
         return leaf + scale.astype(leaf.dtype) * back.astype(leaf.dtype)
 
     expected = jax.tree.map(lambda leaf: leaf.shape[1:], stream.past)
     whole = _compensated.rounded(statistic)
     shapes = jax.tree.map(jnp.shape, whole)
     require(shapes == expected, "statistic", shapes, f"of the shapes of the params, {expected}")
-    covered = jax.tree.map(with_past, statistic, stream.past, is_leaf=_compensated.is_split)
+    back = jax.tree.map(
+        lambda past: jnp.tensordot(weights.astype(past.dtype), past, 1, precision="highest"),
+        stream.past,
+    )
+    covered = jax.tree.map(with_past, statistic, back, is_leaf=_compensated.is_split)
     released = additive.gaussian(key, covered, scale)
     # The same draw once more, in units of one: the compiler makes it only once.
     fresh = additive.gaussian(jax.random.clone(key), jax.tree.map(jnp.zeros_like, whole), 1.0)
-    past = jax.tree.map(kept, stream.past, fresh)
+    past = jax.tree.map(kept, stream.past, fresh, back)
     begun = stream.begun + (stream.step == 0)
     step = (stream.step + 1) % correlation.num_steps
     return released, NoiseStream(step, multiplier.astype(stream.multiplier.dtype), past, begun)

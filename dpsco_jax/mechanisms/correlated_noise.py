@@ -11,7 +11,8 @@ the power series of √(1 - x), the square root of the differences.
 
 Source: Denisov et al. 2022 (matrix mechanism on adaptive streams); Fichtenberger, Henzinger and Upadhyay
 2023 (the square root); Kalinin and Lampert 2024 (a banded inverse; participation patterns). Noise of a binary
-tree, which is another correlation, is in ``mechanisms.tree``.
+tree, which is another correlation, is in ``mechanisms.tree``; that of a few buffers, which is less and costs
+less if users take part once, in ``mechanisms.buffered_noise``.
 
 Formal guarantee: derived in docs/theory/correlated_noise.md. The T releases together are one Gaussian
 release of multiplier σ, if a user takes part in at most ``max_participations`` of them, any two at least
@@ -64,18 +65,13 @@ class NoiseCorrelation(NamedTuple):
             ValueError: an attribute is out of its range, so that another pattern could move it further.
         """
         self._require_proven()
-        columns = np.zeros(self.num_steps)
         response = _inverse(self.taken_back, self.num_steps)
-        last = min(self.max_participations * self.min_separation, self.num_steps)
-        for first in range(0, last, self.min_separation):
-            columns[first:] += response[: self.num_steps - first]
-        return float(np.linalg.norm(columns) * (1 + 1e-15 * self.num_steps))
+        return _noise_streams.stretch_of(response, self.max_participations, self.min_separation)
 
     def _require_proven(self) -> None:
         """``ValueError`` unless the worst pattern of participations is the one that ``stretch`` adds up."""
-        steps = require_integer("num_steps", self.num_steps, 1)
-        require_integer("max_participations", self.max_participations, 1, steps)
-        require_integer("min_separation", self.min_separation, 1, steps)
+        steps, most = self.num_steps, self.max_participations
+        _noise_streams.require_participations(steps, most, self.min_separation)
         wanted = "a tuple of 1 and of finite numbers of at most 0"
         require(isinstance(self.taken_back, tuple), "taken_back", self.taken_back, wanted)
         for number in self.taken_back:
@@ -125,12 +121,15 @@ class NoiseCorrelation(NamedTuple):
             ValueError: an attribute is out of its range, or the statistic has other shapes.
         """
         self._require_proven()
-        first = stream.step == 0
-        weights = jnp.where(first, 0.0, np.asarray(self.taken_back[1:]))
+        memory = len(self.taken_back) - 1
+        ago = (stream.step - 1 - jnp.arange(memory)) % max(memory, 1)  # steps before the last one
+        # What a stream before has left is overwritten before it is read.
+        weights = jnp.where(ago < stream.step, jnp.asarray(self.taken_back[1:])[ago], 0.0)
 
-        def kept(past: jax.Array, new: jax.Array) -> jax.Array:
-            old = jnp.where(first, 0, past)
-            return jnp.concatenate([new[None].astype(past.dtype), old])[: past.shape[0]]
+        def kept(past: jax.Array, new: jax.Array, back: jax.Array) -> jax.Array:
+            if memory == 0:
+                return past
+            return _noise_streams.written(past, new, back, stream.step % memory)
 
         scaled = noise_multiplier, sensitivity
         return _noise_streams.step_of_stream(key, statistic, stream, *scaled, self, weights, kept)
@@ -158,16 +157,11 @@ def banded_square_root(
     """
     require_flag("disjoint", disjoint)
     num_steps = require_integer("num_steps", num_steps, 1)
-    max_participations = require_integer("max_participations", max_participations, 1, num_steps)
-    if min_separation is None:
-        require(max_participations == 1, "min_separation", min_separation, "given if users return")
-        min_separation = num_steps
-    min_separation = require_integer("min_separation", min_separation, 1, num_steps)
+    pattern = _noise_streams.pattern_of(num_steps, max_participations, min_separation)
     bands = require_integer("bands", bands, 1)
     coefficients = [1.0]
     for j in range(1, min(bands, num_steps)):
         coefficients.append(coefficients[-1] * (j - 1.5) / j)
-    pattern = max_participations, min_separation
     return NoiseCorrelation(tuple(coefficients), num_steps, *pattern, disjoint)
 
 

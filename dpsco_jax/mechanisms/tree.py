@@ -19,11 +19,11 @@ is in at most one block of each of the H lengths, the sums over blocks move by a
 TREE(t) of all t is post-processing of the noised sums over blocks. E ‖TREE(t)‖² = H·σ²·Δ²·dim·popcount(t).
 Streams are independent; where no user takes part in two of them they are ``disjoint``, and cost what one does
 (see ``mechanisms.correlated_noise``). The nodes in a state are secret.
-Banded square roots have less noise: for T = 256 the root mean square of the noise of all sums is 6.0 Δσ here,
-and 2.7 Δσ with 32 bands.
+Buffers have less noise (``mechanisms.buffered_noise``): for T = 256 the root mean square of the noise of all
+sums is 6.0 Δσ here, and 2.6 Δσ with two buffers.
 
-Cost: one Gaussian draw a number and step, memory of H copies of the statistic; ``tree_noise`` makes H draws,
-and needs no memory.
+Cost: one Gaussian draw a number and step, memory of H copies of the statistic, one of which a step writes;
+``tree_noise`` makes H draws, and needs no memory.
 
 Example:
     >>> import jax
@@ -116,18 +116,15 @@ class TreeCorrelation(NamedTuple):
         Raises:
             ValueError: an attribute is out of its range, or the statistic has other shapes.
         """
-        # The lowest bit of t is new: its block takes the place of all shorter ones. What a stream before has
-        # left of longer ones is overwritten before it is read.
+        # The lowest bit of t is new: its block takes the place of all shorter ones. What is left of
+        # them, or of a stream before, is overwritten before it is read.
         t = stream.step + 1
         levels = jnp.arange(self.levels)
         lowest = jax.lax.population_count((t & -t) - 1)
-        ended = levels < lowest
-        weights = jnp.where(ended, -1.0, 0.0)
+        weights = jnp.where(levels < lowest, -1.0, 0.0)
 
-        def kept(past: jax.Array, new: jax.Array) -> jax.Array:
-            place, gone = (mask.reshape(-1, *[1] * new.ndim) for mask in (levels == lowest, ended))
-            old = jnp.where(gone, 0, past)
-            return jnp.where(place, new[None].astype(past.dtype), old)
+        def kept(past: jax.Array, new: jax.Array, back: jax.Array) -> jax.Array:
+            return _noise_streams.written(past, new, back, lowest)
 
         scaled = noise_multiplier, sensitivity
         return _noise_streams.step_of_stream(key, statistic, stream, *scaled, self, weights, kept)

@@ -41,6 +41,7 @@ from dpsco_jax import _keys, _sharding, privacy
 from dpsco_jax._checks import require, require_instance, require_key, require_positive
 from dpsco_jax._conditions import drawable
 from dpsco_jax.mechanisms import additive
+from dpsco_jax.mechanisms.buffered_noise import BufferedCorrelation
 from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation
 from dpsco_jax.mechanisms.tree import TreeCorrelation
 from dpsco_jax.privacy.sampling import (
@@ -80,7 +81,7 @@ def privatize(
     key: jax.Array,
     noise_multiplier: jax.typing.ArrayLike,
     sampling: Scheme = FullBatch(),  # noqa: B008
-    noise_correlation: NoiseCorrelation | TreeCorrelation | None = None,
+    noise_correlation: BufferedCorrelation | NoiseCorrelation | TreeCorrelation | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Adds noise to an aggregate and charges each release to the ledger in its state.
 
@@ -102,7 +103,8 @@ def privatize(
             ``PoissonItems(...)``, ``PoissonUsers(...)``, ``WithoutReplacement(...)`` or
             ``WithReplacement(...)`` of ``privacy``; or ``privacy.sampling.Proven(...)`` of one of these.
         noise_correlation: for streams in which a user takes part in few steps, known beforehand:
-            ``banded_square_root(...)`` of ``mechanisms.correlated_noise``, or a
+            ``buffered(...)`` of ``mechanisms.buffered_noise``, best where users take part once;
+            ``banded_square_root(...)`` of ``mechanisms.correlated_noise``, better where they return; or a
             ``mechanisms.tree.TreeCorrelation``. One release of
             ``noise_multiplier`` then pays for the whole stream of ``num_steps`` updates, at the first
             of them, and the noise of each is larger; a new stream begins after them, or where ``update`` is
@@ -114,7 +116,7 @@ def privatize(
 
     Raises:
         ValueError: ``aggregate`` is no ``Aggregate``, ``noise_multiplier`` is not positive, ``key`` is
-            not a typed key, ``noise_correlation`` is no ``NoiseCorrelation`` or one without a proof (its
+            not a typed key, ``noise_correlation`` is none of these three or one without a proof (its
             ``stretch``), ``sampling`` is no scheme, has
             no curve under ``aggregate.relation``, needs of the aggregate what is not proven of it, or is
             random although noise is correlated.
@@ -126,7 +128,8 @@ def privatize(
         isinstance(sampling, get_args(Scheme)), "sampling", sampling, "a sampling scheme of privacy"
     )
     if noise_correlation is not None:
-        require_instance("noise_correlation", noise_correlation, NoiseCorrelation | TreeCorrelation)
+        kinds = BufferedCorrelation | NoiseCorrelation | TreeCorrelation
+        require_instance("noise_correlation", noise_correlation, kinds)
         noise_correlation.stretch()  # One that is not proven is refused here, not at the first update.
         require(
             isinstance(sampling, FullBatch),

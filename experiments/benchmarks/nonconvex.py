@@ -1,8 +1,8 @@
 """Stationary points: a step of correlated noise, a step of Spider, and a whole run from values alone.
 
-Noise is that of a stream of 1,024 steps in which a user takes part once, by the tree, by banded square roots,
-by jax_privacy's buffered and banded Toeplitz matrices, and one draw of normal numbers; beside it stands the
-root mean square of the noise of all prefix sums, for one Gaussian release of multiplier 1. Steps of Spider
+Noise is that of a stream of 1,024 steps in which a user takes part once, by the tree, buffers, banded square
+roots, by jax_privacy's buffered and banded Toeplitz matrices, and one draw of normal numbers; beside it is
+the root mean square of the noise of all prefix sums, for one Gaussian release of multiplier 1. Steps of Spider
 and of noisy descent are those of a whole run. Seconds are of all threads of this process, whatever else runs.
 """
 
@@ -19,6 +19,7 @@ from jax_privacy import noise_addition
 from jax_privacy.matrix_factorization import buffered_toeplitz, streaming_matrix, toeplitz
 
 from dpsco_jax import Budget, Problem, transforms
+from dpsco_jax.mechanisms.buffered_noise import buffered
 from dpsco_jax.mechanisms.correlated_noise import banded_square_root
 from dpsco_jax.mechanisms.tree import TreeCorrelation
 from dpsco_jax.problems import fixtures, losses
@@ -57,9 +58,9 @@ def noise_rows(entries: int, steps: int) -> list[Row]:
     """One step of a stream."""
     gradient = jnp.zeros(entries)
     sums = transforms.summed_contributions(1.0, 1000)
-    ours = {"tree": TreeCorrelation(steps)} | {
-        f"{b} bands": banded_square_root(steps, max_participations=1, bands=b) for b in BANDS
-    }
+    ours = {"tree": TreeCorrelation(steps)}
+    ours |= {f"our {b} buffers": buffered(steps, max_participations=1, buffers=b) for b in (2, 3)}
+    ours |= {f"{b} bands": banded_square_root(steps, max_participations=1, bands=b) for b in BANDS}
     spread, peers = {}, {}
     with jax.enable_x64(True):
         buffered = buffered_toeplitz.optimize(n=steps, error="mean")

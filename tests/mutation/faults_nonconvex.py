@@ -5,13 +5,13 @@ from tests.mutation import Fault, rows
 _TWO_POINT = ("tests/oracles/test_two_point.py",)
 _O2NC = ("tests/transforms/test_o2nc.py",)
 _SOLVERS = "tests/solvers/test_o2nc.py"
-_PASS = ("o2nc_single_pass, bands",)
+_PASS = ("o2nc_single_pass, buffers",)
 _TREE = ("tests/mechanisms/test_tree.py",)
 _PUSH = ("tests/transforms/test_perturb_when_small.py",)
 
 FAULTS = (
     Fault("tree: no root", "mechanisms/tree.py", "return int(self.num_steps).bit_length()", "return max(1, (self.num_steps - 1).bit_length())", _TREE),
-    Fault("tree: blocks that have ended stay in the sum", "mechanisms/tree.py", "jnp.where(ended, -1.0, 0.0)", "jnp.zeros(self.levels)", _TREE),
+    Fault("tree: blocks that have ended stay in the sum", "mechanisms/tree.py", "jnp.where(levels < lowest, -1.0, 0.0)", "jnp.zeros(self.levels)", _TREE),
     Fault("tree: index from 0", "mechanisms/tree.py", "t = stream.step + 1", "t = stream.step", _TREE),
     Fault("tree: one block short of what a step is in", "mechanisms/tree.py", "return self.levels**0.5", "return max(1, self.levels - 1) ** 0.5", _TREE),
     Fault("tree: segments share noise", "mechanisms/tree.py", "stream = jax.random.fold_in(key, stream_number)", "stream = jax.random.fold_in(key, 0)", _TREE),

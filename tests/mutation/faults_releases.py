@@ -18,6 +18,7 @@ _WINSORIZED = (
     *rows("winsorized_erm, winsorized"),
 )
 _CORRELATED = ("tests/mechanisms/test_correlated_noise.py",)
+_BUFFERED = ("tests/mechanisms/test_buffered_noise.py",)
 _CONCENTRATED = ("tests/mechanisms/test_concentrated_mean.py", "tests/mechanisms/test_pairwise.py")
 
 FAULTS = (
@@ -94,12 +95,22 @@ FAULTS = (
     Fault("winsorized: rows are not clipped", "mechanisms/winsorized/winsorized_mean.py", "norms.clip_to_norm(row, run.bound))(jnp.asarray(vectors))", "norms.clip_to_norm(row, 3 * run.bound))(jnp.asarray(vectors))", _WINSORIZED),
     Fault("winsorized in one dimension: all of ε for the interval", "mechanisms/winsorized/winsorized_mean.py", "scale = 4 * interval.half_width / (values.shape[0] * epsilon)", "scale = 2 * interval.half_width / (values.shape[0] * epsilon)", _WINSORIZED),
     Fault("correlated noise: not stretched", "mechanisms/_noise_streams.py", "(correlation.stretch() * (1 + 1e-6))", "1.0", _CORRELATED),
-    Fault("correlated noise: one participation counted", "mechanisms/correlated_noise.py", "last = min(self.max_participations * self.min_separation, self.num_steps)", "last = min(self.min_separation, self.num_steps)", _CORRELATED),
+    Fault("correlated noise: one participation counted", "mechanisms/_noise_streams.py", "last = min(max_participations * min_separation, steps)", "last = min(min_separation, steps)", _CORRELATED),
     Fault("correlated noise: any coefficients", "mechanisms/correlated_noise.py", "first == 1 and all(number <= 0 for number in others)", "first == 1", _CORRELATED),
     Fault("correlated noise: any first coefficient", "mechanisms/correlated_noise.py", "first == 1 and all(", "first != 0 and all(", _CORRELATED),
     Fault("correlated noise: columns may rise", "mechanisms/correlated_noise.py", "require(np.all(np.diff(response) <= 0),", "require(True,", _CORRELATED),
-    Fault("correlated noise: nobody takes part", "mechanisms/correlated_noise.py", 'require_integer("max_participations", self.max_participations, 1, steps)', 'require_integer("max_participations", self.max_participations, 0, steps)', _CORRELATED),
-    Fault("correlated noise: participations at no distance", "mechanisms/correlated_noise.py", 'require_integer("min_separation", self.min_separation, 1, steps)', 'require_integer("min_separation", self.min_separation, -1, steps)', _CORRELATED),
+    Fault("correlated noise: nobody takes part", "mechanisms/_noise_streams.py", 'require_integer("max_participations", max_participations, 1, steps)', 'require_integer("max_participations", max_participations, 0, steps)', _CORRELATED),
+    Fault("correlated noise: participations at no distance", "mechanisms/_noise_streams.py", 'require_integer("min_separation", min_separation, 1, steps)', 'require_integer("min_separation", min_separation, -1, steps)', _CORRELATED),
+    Fault("correlated noise: bands of a stream before", "mechanisms/correlated_noise.py", "jnp.where(ago < stream.step, ", "jnp.where(True, ", _CORRELATED),
+    Fault("correlated noise: bands at wrong places", "mechanisms/correlated_noise.py", "(stream.step - 1 - jnp.arange(memory))", "(stream.step - jnp.arange(memory))", _CORRELATED),
+    Fault("buffers: of a stream before", "mechanisms/buffered_noise.py", "jnp.where(later, rates * past, 0) + new", "rates * past + new", _BUFFERED),
+    Fault("buffers: the first step takes back noise", "mechanisms/buffered_noise.py", "jnp.where(later, -np.asarray(self.taken_back), 0.0)", "jnp.asarray(-np.asarray(self.taken_back))", _BUFFERED),
+    Fault("buffers: none decays", "mechanisms/buffered_noise.py", "jnp.where(later, rates * past, 0)", "jnp.where(later, past, 0)", _BUFFERED),
+    Fault("buffers: columns may rise", "mechanisms/buffered_noise.py", "falls = sum(self.taken_back) <= 1 and np.all(rates <= 1)", "falls = sum(self.taken_back) <= 1", _BUFFERED),
+    Fault("buffers: more is taken back than a step has", "mechanisms/buffered_noise.py", "falls = sum(self.taken_back) <= 1 and np.all(rates <= 1)", "falls = np.all(rates <= 1)", _BUFFERED),
+    Fault("buffers: numbers that float32 rounds", "mechanisms/buffered_noise.py", "require(float(np.float32(number)) == number, name, number, wanted)", "pass", _BUFFERED),
+    Fault("buffers: the stretch of D", "mechanisms/buffered_noise.py", "return np.append(1.0, powers @ weights)", "return np.append(1.0, -powers @ weights)", _BUFFERED),
+    Fault("buffers: the matrix of D is that of C", "mechanisms/buffered_noise.py", "np.diag(np.asarray(self.decays, float)) + np.outer(root, root)", "np.diag(np.asarray(self.decays, float)) - np.outer(root, root)", _BUFFERED),
     Fault("near at twice the radius by the first threshold", "mechanisms/concentrated/_blocks.py", "(squares <= 4 + 9 * error)", "(squares <= 2 + 9 * error)", _CONCENTRATED),
     Fault("score: a vector out of reach is near itself", "mechanisms/concentrated/_blocks.py", "present = counted & (norms <= reach**2)", "present = counted", _CONCENTRATED),
     Fault("score: a pair of blocks half a round apart is met twice", "mechanisms/concentrated/_blocks.py", "half = (2 * turn == self.blocks) & (2 * block < self.blocks)", "half = 2 * turn == self.blocks", _CONCENTRATED),

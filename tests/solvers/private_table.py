@@ -420,11 +420,11 @@ ROWS: tuple[Row, ...] = (
         groups=4, objective=RIDGED, moments=Moments(math.inf, 1.0), seams=(8, 12, 28)),
     # The losses are straight at the start: a user replaced by one in the bend moves a difference by one.
     # Three periods of three steps, each step of users of its own.
-    _row("o2nc_single_pass, bands", o2nc_single_pass, 20, groups=9, **STREAMS),
+    _row("o2nc_single_pass, buffers", o2nc_single_pass, 20, groups=9, **STREAMS),
     _row("o2nc_single_pass, tree", o2nc_single_pass, 20, groups=9, constants="paper", **STREAMS),
     _row("o2nc_multi_pass", o2nc_multi_pass, 8, num_steps=4, **STREAMS | {"period": 2}),
     _row("spider, periodic", spider, 8, num_steps=3, period=2, initial_gap=1.0, share=0.4),
-    _row("adaptive_spider, bands", ADAPTIVE, 18, num_steps=3, initial_gap=1.0, groups=3, objective=WELSCH),
+    _row("adaptive_spider, buffers", ADAPTIVE, 18, num_steps=3, initial_gap=1.0, groups=3, objective=WELSCH),
     _row("adaptive_spider, tree", ADAPTIVE, 18, most_steps=3, initial_gap=1.0, constants="paper", groups=3,
         objective=WELSCH),
     _row("drift_spider, full", drift_spider, 8, num_steps=3, drift=1e-3, initial_gap=1.0, share=0.4,

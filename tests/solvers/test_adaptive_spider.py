@@ -50,7 +50,7 @@ def test_the_schedule_needs_no_more_users_than_there_are(users):
     each = max(1 / found.share_norm, found.drift / found.accuracy**2)
     assert begun * found.first_batch + total * each + steps - begun <= users * (1 + 1e-6)
     assert found.first_batch >= max(1 / found.share_norm, found.accuracy**-2)
-    worst = correlation_of("bands", found.longest).prefix_stddev().max()
+    worst = correlation_of("buffers", found.longest).prefix_stddev().max()
     noise = 2 * found.share_norm * worst / math.sqrt(2 * RHO)
     # √d + √(2 log) is above what a Gaussian is longer than with that chance.
     radius = math.sqrt(10) + math.sqrt(2 * math.log(2 * steps / 0.05))
@@ -167,7 +167,7 @@ def test_nobody_takes_part_twice():
 
 
 @pytest.mark.parametrize("length", [1, 4])
-@pytest.mark.parametrize("correlation", ["bands", "tree"])
+@pytest.mark.parametrize("correlation", ["buffers", "tree"])
 def test_noise_of_an_estimate_is_that_of_its_place_in_a_stream_of_its_own(correlation, length):
     """Of losses without data the estimate is noise: its law at every place, from the first one on.
 

@@ -186,7 +186,7 @@ def _certified(plan):
 # Directions of an estimate are drawn for no release: a share is clipped however many there are.
 OF_NO_RELEASE = {"mean.draws x 2"}
 # A pass over the users, who take part once, may have any number of steps: it ends where they do.
-OF_ONE_PASS = {"adaptive_spider, bands": {"mean.releases.num_steps x 2"}}
+OF_ONE_PASS = {"adaptive_spider, buffers": {"mean.releases.num_steps x 2"}}
 
 
 @FIRST_ROWS

@@ -15,8 +15,8 @@ _OF_KINDS = {
     "winsorized_erm, clipped": "WinsorizedReleases",
     "multipass_sgd, tested": "ConcentratedReleases",
     "spider, periodic": "SpiderReleases",
-    "adaptive_spider, bands": "AdaptiveReleases",
-    "o2nc_single_pass, bands": "StreamReleases",
+    "adaptive_spider, buffers": "AdaptiveReleases",
+    "o2nc_single_pass, buffers": "StreamReleases",
 }
 
 

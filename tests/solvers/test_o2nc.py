@@ -87,7 +87,7 @@ def test_a_bound_is_that_of_its_parts():
     assert period > 8
     move, steps = radius / blocks, of.num_steps // blocks * blocks
     assert plan.method.radius == pytest.approx(move)
-    correlation = _stream_mean.correlation_of("bands", period)
+    correlation = _stream_mean.correlation_of("buffers", period)
     noise = 2 * float(plan.share_norm) * float(plan.noise_multiplier) * correlation.prefix_stddev()
     smooth = math.exp(math.lgamma(dim / 2 + 1) - math.lgamma(dim / 2 + 0.5))
     smooth *= 2 / math.sqrt(math.pi) / radius
@@ -148,7 +148,7 @@ def _estimates(key, share, multiplier, period, steps, kind, users=8, dim=400):
     return found, privacy.privacy_spent(state).rdp
 
 
-@pytest.mark.parametrize("kind", ["tree", "bands"])
+@pytest.mark.parametrize("kind", ["tree", "buffers"])
 def test_every_estimate_is_noised_anew_in_every_period_and_paid_once(kind):
     """Standard deviations of all places, and no correlation over periods: the last place of a period too."""
     share, multiplier, period, steps = 0.5, 2.0, 4, 8
@@ -171,7 +171,7 @@ def test_every_estimate_is_noised_anew_in_every_period_and_paid_once(kind):
 def test_users_are_read_once_in_their_order():
     """Which users each step asks for, of a plan with two batch sizes; the last ones take no part."""
     releases = _smoothed_means.StreamReleases(
-        30, 7, "bands", 1.0, 1e-6, period=3, batch_sizes=(6, 2)
+        30, 7, "buffers", 1.0, 1e-6, period=3, batch_sizes=(6, 2)
     )
     read = []
     for t in range(7):
@@ -179,14 +179,14 @@ def test_users_are_read_once_in_their_order():
         read += range(releases.first_of(t), releases.first_of(t) + size)
     assert read == list(range(26))
     with pytest.raises(ValueError, match="batch_sizes"):
-        _smoothed_means.StreamReleases(25, 7, "bands", 1.0, 1e-6, period=3, batch_sizes=(6, 2))
+        _smoothed_means.StreamReleases(25, 7, "buffers", 1.0, 1e-6, period=3, batch_sizes=(6, 2))
     # What a user holds is seen in the step of that user alone.
     dim, users, steps = 3, 4, 6
 
     @jax.jit
     def sums(data):
         of = _smoothed_means.StreamReleases(
-            users * steps, steps, "bands", 1e-12, 1e-6, period=3, batch_sizes=(6, 3)
+            users * steps, steps, "buffers", 1e-12, 1e-6, period=3, batch_sizes=(6, 3)
         )
         mean = _smoothed_means.OnePass(2, "zeroth", 2, of, 1.0, 0.1)
         opened = mean.open(jax.random.key(0), CAPPED, data, jnp.zeros(dim))
@@ -280,7 +280,7 @@ def test_it_finds_the_large_cluster():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["tree", "bands"])
+@pytest.mark.parametrize("kind", ["tree", "buffers"])
 def test_what_is_learned_of_a_user_is_what_is_paid_for(kind):
     """Linear losses in one dimension, periods of two steps, 2·10⁵ runs on each side: the likelihood ratio.
 

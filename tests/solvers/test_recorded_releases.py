@@ -29,7 +29,7 @@ from dpsco_jax.solvers import (
     sampling,
     user_level,
 )
-from dpsco_jax.solvers.nonconvex._stream_mean import BANDS
+from dpsco_jax.solvers.nonconvex._stream_mean import correlation_of
 from tests.solvers.every_row import EVERY_ROW
 from tests.solvers.private_table import DIM, ROWS, Row
 from tests.support import drawn
@@ -171,7 +171,10 @@ def _distances(plan) -> tuple[float, ...]:
     """Of the steps of a stream of correlated noise, what the account says of a user of that step alone."""
     of = plan.mean.releases
     length = of.longest if hasattr(of, "longest") else of.period
-    return account.stream_distances(of.correlation, length, BANDS)
+    if of.correlation == "tree":
+        return account.stream_distances(length)
+    made = correlation_of(of.correlation, length)
+    return account.stream_distances(length, made.taken_back, made.decays)
 
 
 def _counted(row: Row, release: Release, plan):

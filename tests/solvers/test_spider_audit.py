@@ -104,7 +104,7 @@ def test_everybody_takes_part(solver, less):
 
 
 @pytest.mark.parametrize("less", [1.0, 4.0], ids=["all of the noise", "a quarter"])
-@pytest.mark.parametrize("correlation", ["bands", "tree"])
+@pytest.mark.parametrize("correlation", ["buffers", "tree"])
 def test_one_pass_with_a_stream_that_ends(correlation, less):
     """Streams of two steps, of three users and of one; the canary is in the first step of the second."""
     problem = Problem(BENT, num_users=8, dim=1, items_per_user=1)

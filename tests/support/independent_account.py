@@ -157,21 +157,23 @@ def _epsilon(chosen: tuple[Pair, ...], delta: float) -> float:
 
 
 @functools.cache
-def stream_distances(kind: str, steps: int, bands: int) -> tuple[float, ...]:
+def stream_distances(
+    steps: int, weights: tuple[float, ...] = (), decays: tuple[float, ...] = ()
+) -> tuple[float, ...]:
     """Of each step of a stream of correlated noise: how far a move of one there is, over the fresh noise's
     size.
 
     Args:
-        kind: ``"bands"``, of the square root of 1 - x as a power series, or ``"tree"``, of dyadic blocks.
         steps: of the stream.
-        bands: terms of the series.
+        weights: of buffers, each of which keeps a decaying sum of the noise before, and is taken back; none:
+            noise of dyadic blocks.
+        decays: of the buffers.
     """
-    if kind == "bands":
-        powers = np.arange(steps)
-        series = np.where(powers < bands, special.binom(0.5, powers) * (-1.0) ** powers, 0.0)
-        taken = np.array(
-            [[series[max(t - s, 0)] * (s <= t) for s in range(steps)] for t in range(steps)]
-        )
+    if weights:
+        taken, buffers = np.eye(steps), np.zeros((len(decays), steps))
+        for t in range(steps):
+            taken[t] -= weights @ buffers
+            buffers = np.array(decays)[:, None] * buffers + np.eye(steps)[t]
         covariance = taken @ taken.T
     else:
         of_sums = np.array(

@@ -16,6 +16,7 @@ import numpy as np
 from dpsco_jax import _effects, privacy, transforms
 from dpsco_jax.mechanisms import (
     additive,
+    buffered_noise,
     correlated_noise,
     noisy_iteration,
     selection,
@@ -372,6 +373,7 @@ PATCHES: tuple[tuple[Any, str, Callable[[Tape, Any], Any]], ...] = (
     (transforms, "privatize", _privatize),
     (winsorized_mean, "winsorized_mean", _winsorized_mean),
     (transforms, "outlier_removed_mean", _outlier_removed_mean),
+    (buffered_noise.BufferedCorrelation, "add_noise", _add_noise),
     (correlated_noise.NoiseCorrelation, "add_noise", _add_noise),
     (tree.TreeCorrelation, "add_noise", _add_noise),
     (sparse_vector, "_stream", _stream),

@@ -62,7 +62,7 @@ def schedule(goal: Goal, budget: float, steps: Sequence[int]) -> Schedule:
     found = []
     for number in steps:
         for longest in sorted({min(number, size) for size in (8, 32, 128, 512)}):
-            noise = _noise(goal, number, "bands", longest) / math.sqrt(budget)
+            noise = _noise(goal, number, "buffers", longest) / math.sqrt(budget)
             low, high = (np.full(kappa.shape, goal.lipschitz * end) for end in (1e-9, 1e3))
             for _ in range(50):
                 error = np.sqrt(low * high)
@@ -73,7 +73,7 @@ def schedule(goal: Goal, budget: float, steps: Sequence[int]) -> Schedule:
             at = np.unravel_index(np.argmin(high), high.shape)
             first, other = (float(high[at] * each[at]) for each in (part, 1 - part))
             share, accuracy = _scales(goal, number, first, other, noise)
-            made = _made(goal, number, longest, "bands", share, float(kappa[at]), accuracy, noise)
+            made = _made(goal, number, longest, "buffers", share, float(kappa[at]), accuracy, noise)
             found.append(made)
     return min(found, key=lambda made: made.bound)
 

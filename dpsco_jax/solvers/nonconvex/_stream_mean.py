@@ -15,23 +15,22 @@ from dp_accounting import NeighboringRelation
 from dpsco_jax import _checks, privacy, transforms
 from dpsco_jax._conditions import positive_and_finite
 from dpsco_jax._pytrees import Number, pytree, static
-from dpsco_jax.mechanisms.correlated_noise import NoiseCorrelation, banded_square_root
+from dpsco_jax.mechanisms.buffered_noise import BufferedCorrelation, buffered
 from dpsco_jax.mechanisms.tree import TreeCorrelation
 from dpsco_jax.privacy.releases import fixed_size
 from dpsco_jax.privacy.sampling import FullBatch
 from dpsco_jax.solvers import _planning
 
-__all__ = ["BANDS", "StreamMean", "Streams", "correlation_of"]
+__all__ = ["StreamMean", "Streams", "correlation_of"]
 
-_CORRELATIONS = ("bands", "tree")
-BANDS = 32
+_CORRELATIONS = ("buffers", "tree")
 
 
-def correlation_of(kind: str, num_steps: int) -> NoiseCorrelation | TreeCorrelation:
+def correlation_of(kind: str, num_steps: int) -> BufferedCorrelation | TreeCorrelation:
     """Of streams of so many steps, of disjoint users who take part once."""
     if kind == "tree":
         return TreeCorrelation(num_steps, disjoint=True)
-    return banded_square_root(num_steps, 1, bands=BANDS, disjoint=True)
+    return buffered(num_steps, 1, disjoint=True)
 
 
 @pytree
@@ -41,7 +40,7 @@ class Streams:
     Attributes:
         population_size: n, users of the run.
         num_steps: T, at most; a run for which users run out is shorter.
-        correlation: of the noise of a stream: ``"bands"``, or ``"tree"``.
+        correlation: of the noise of a stream: ``"buffers"``, or ``"tree"``.
         noise_multiplier: of one release that pays for everything; a step's noise is larger.
         delta: δ of the certificate.
         neighbours: REPLACE_ONE, or REPLACE_SPECIAL, where a user is replaced by one who adds nothing.

@@ -10,8 +10,8 @@ random where v_t is short, and the last point is reported.
 
 Source: thesis, Algorithms 21 and 22, Lemmas 7.3.5 to 7.3.10, Theorem 7.3.11, corrected: a stream of noise for
 each beginning, from its first step on (C7-1, C7-5), noise for 2c a user (C7-2), sizes by the step before,
-rounded up (C7-3), and pushes that reset nothing (C7-4): docs/corrections/nonconvex.md. Noise of banded square
-roots, of which sums have less than of a tree; ``constants="paper"`` has trees.
+rounded up (C7-3), and pushes that reset nothing (C7-4): docs/corrections/nonconvex.md. Noise of a few
+buffers, of which sums have less than of a tree; ``constants="paper"`` has trees.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data, at every point of the run, under REPLACE_ONE, or
 REPLACE_SPECIAL: a user's share of each mean is clipped to c (``_adaptive_mean``). Nothing is assumed of the

@@ -83,7 +83,7 @@ def plan(
         order: ``"zeroth"``, from values, or ``"first"``, from gradients.
         draws: m, directions of an estimate from values, or pairs of points of a difference of gradients.
         period: Σ, at most n; the best if left out.
-        constants: ``"tight"``, or ``"paper"`` for noise of a tree in place of that of bands.
+        constants: ``"tight"``, or ``"paper"`` for noise of a tree in place of that of buffers.
         chunk_size: users whose estimates are held at once.
         relation: of neighbours: REPLACE_ONE, or REPLACE_SPECIAL, where a user is replaced by nobody.
 
@@ -97,7 +97,7 @@ def plan(
     users = problem.num_users
     one = fixed_size(users, users, 1)
     multiplier = one.noise_multiplier(budget.epsilon, budget.delta, "pld")
-    kind = "tree" if constants == "paper" else "bands"
+    kind = "tree" if constants == "paper" else "buffers"
 
     @functools.cache
     def mean_squares(steps: int) -> float:

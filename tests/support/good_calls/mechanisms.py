@@ -108,6 +108,11 @@ GOOD: dict[str, dict[str, Any]] = {
         "degrees": kinds.INTEGERS(np.arange(12)),
         "keep_level": Kind("in (1/2, 1)", (0.5, 1.0, 0.2, *kinds.PROBABILITY.bad))(0.75),
     },
+    "mechanisms.buffered_noise.buffered": {
+        "min_separation": 2,
+        "buffers": kinds.Kind("in [1, 16]", (0, -1, 17, 2.5, "a"))(2),
+        "disjoint": kinds.FLAG(False),
+    },
     "mechanisms.correlated_noise.banded_square_root": {
         "min_separation": 2,
         "disjoint": kinds.FLAG(False),

@@ -205,8 +205,9 @@ def _fitted(doublings: int, buffers: int) -> tuple[tuple[float, ...], tuple[floa
     start = np.append(spans, -0.5 * spans - 1.2)
     found = optimize.minimize(_spread, start, (steps,), method="L-BFGS-B").x
     root, rates, basis = _inverse(np.round(found * _GRID) / _GRID)
-    weights = np.float32((basis.T @ root) ** 2)
-    return tuple(map(float, weights)), tuple(map(float, np.float32(rates)))
+    weights = (basis.T @ root) ** 2
+    held = [tuple(some.astype(np.float32).tolist()) for some in (weights, rates)]
+    return held[0], held[1]
 
 
 def _inverse(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,8 +2,9 @@
 
 Noise is that of a stream of 1,024 steps in which a user takes part once, by the tree, buffers, banded square
 roots, by jax_privacy's buffered and banded Toeplitz matrices, and one draw of normal numbers; beside it is
-the root mean square of the noise of all prefix sums, for one Gaussian release of multiplier 1. Steps of Spider
-and of noisy descent are those of a whole run. Seconds are of all threads of this process, whatever else runs.
+the root mean square of the noise of all prefix sums, for one Gaussian release of multiplier 1. Steps of
+Spider and of noisy descent are those of a whole run. Seconds are of all threads of this process, whatever
+else runs.
 """
 
 import functools
@@ -58,7 +59,7 @@ def noise_rows(entries: int, steps: int) -> list[Row]:
     """One step of a stream."""
     gradient = jnp.zeros(entries)
     sums = transforms.summed_contributions(1.0, 1000)
-    ours = {"tree": TreeCorrelation(steps)}
+    ours: dict[str, Any] = {"tree": TreeCorrelation(steps)}
     ours |= {f"our {b} buffers": buffered(steps, max_participations=1, buffers=b) for b in (2, 3)}
     ours |= {f"{b} bands": banded_square_root(steps, max_participations=1, bands=b) for b in BANDS}
     spread, peers = {}, {}

@@ -30,9 +30,9 @@ Example:
     >>> from dpsco_jax import transforms
     >>> steps = transforms.o2nc(jax.random.key(0), 0.01, 0.001, block_length=10, num_blocks=5)
     >>> params = jax.numpy.array([1.0, -2.0])
-    >>> state = steps.init(params)
+    >>> state, update = steps.init(params), jax.jit(steps.update)
     >>> for _ in range(50):
-    ...     updates, state = steps.update(jax.numpy.sign(params), state, params)
+    ...     updates, state = update(jax.numpy.sign(params), state, params)
     ...     params = optax.apply_updates(params, updates)
     >>> found = transforms.o2nc_eval_params(state, params)
     >>> bool(0.5 < found[0] < 1.0), bool(-2.0 < found[1] < -1.5)

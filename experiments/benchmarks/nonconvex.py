@@ -64,12 +64,10 @@ def noise_rows(entries: int, steps: int) -> list[Row]:
     ours |= {f"{b} bands": banded_square_root(steps, max_participations=1, bands=b) for b in BANDS}
     spread, peers = {}, {}
     with jax.enable_x64(True):
-        buffered = buffered_toeplitz.optimize(n=steps, error="mean")
-        decay, scale = (
-            np.asarray(x, np.float32) for x in (buffered.buf_decay, buffered.output_scale)
-        )
-        inverse = buffered.inverse_as_streaming_matrix()
-        spread[f"{len(decay)} buffers"] = _spread(buffered.toeplitz_coefs(steps), inverse, steps)
+        peer = buffered_toeplitz.optimize(n=steps, error="mean")
+        decay, scale = (np.asarray(x, np.float32) for x in (peer.buf_decay, peer.output_scale))
+        inverse = peer.inverse_as_streaming_matrix()
+        spread[f"{len(decay)} buffers"] = _spread(peer.toeplitz_coefs(steps), inverse, steps)
         banded = {b: toeplitz.optimize_banded_toeplitz(steps, min(b, steps)) for b in BANDS}
         for b, column in banded.items():
             inverse = toeplitz.inverse_as_streaming_matrix(column)
@@ -92,10 +90,10 @@ def noise_rows(entries: int, steps: int) -> list[Row]:
     }
     for name, matrix in peers.items():
         # A key of its own: the state that holds it is donated.
-        peer = noise_addition.matrix_factorization_privatizer(
+        added = noise_addition.matrix_factorization_privatizer(
             matrix, stddev=1.0, prng_key=jax.random.key(0)
         )
-        calls[name] = _next_step(peer, gradient)
+        calls[name] = _next_step(added, gradient)
     drawn = jax.jit(lambda key: jax.random.normal(key, (entries,)))
     calls["a normal draw"] = lambda: drawn(jax.random.key(0))
     seconds = medians(calls)

@@ -61,7 +61,7 @@ class BufferedCorrelation(NamedTuple):
     Attributes:
         taken_back: w_j: how much of each buffer a step takes back; numbers of float32, none negative.
         decays: λ_j: how much a buffer keeps of itself from step to step; numbers of float32, none negative.
-            The eigenvalues of diag(λ) + √w·√w' are at most 1, and so is the sum of w.
+            The eigenvalues of diag(λ) + √w·√w' are at most 1.
         num_steps: T.
         max_participations: in how many steps of a stream a user takes part, at most.
         min_separation: how many steps two of them are apart, at least.
@@ -113,9 +113,9 @@ class BufferedCorrelation(NamedTuple):
         rates, basis = np.linalg.eigh(
             np.diag(np.asarray(self.decays, float)) + np.outer(root, root)
         )
-        wanted = "such that diag(decays) + √w·√w' has no eigenvalue above 1, and the sum of w is at most 1"
-        falls = sum(self.taken_back) <= 1 and np.all(rates <= 1)
-        require(falls, "taken_back", self.taken_back, wanted)
+        # The largest is at least c_1, the sum of w: so no c_n is above the one before it.
+        wanted = "such that diag(decays) + √w·√w' has no eigenvalue above 1"
+        require(np.all(rates <= 1), "taken_back", self.taken_back, wanted)
         return (basis.T @ root) ** 2, np.maximum(rates, 0.0)
 
     def prefix_stddev(self) -> np.ndarray:

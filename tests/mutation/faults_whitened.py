@@ -37,6 +37,8 @@ FAULTS = (
     Fault("whitened: the radius is searched at the planned quantile where a class is rare", _WHITENED, "spare = 1.0 - quantile\n    chain", "quantile = plan.quantile; spare = 1.0 - quantile\n    chain", _RARE),
     Fault("whitened: a quantile that was asked for is replaced where a class is rare", "solvers/user_level/_whitened_plan.py", "2.0 * math.sqrt(dim) * whole / num_users, 1.0\n", "2.0 * math.sqrt(dim) * whole / num_users, 0.0\n", _RARE),
     Fault("whitened: a ball is met by its nearest point in ℓ2, from which a descent ends elsewhere", _WHITENED, "if objective.domain.radius is not None:", "if False:", ('tests/solvers/test_whitened_sgd.py::test_without_noise_it_ends_at_the_minimizer_over_a_ball',)),
+    Fault("whitened: the prior keeps its scale where points are beyond it", _WHITENED, "return jnp.maximum(plan.margin_scale, length)", "return jnp.maximum(plan.margin_scale, 0.0 * length)", ("tests/solvers/test_whitened_stages.py",)),
+    Fault("whitened: steps for far margins have no limit", _WHITENED, "jnp.square(scale)), _FLATTEST)", "jnp.square(scale)), 1e9)", ("tests/solvers/test_whitened_stages.py",)),
     Fault("whitened: the multiplier of a ball is one Newton step", _WHITENED, "_NEWTON_STEPS = 10", "_NEWTON_STEPS = 1", ("tests/solvers/test_whitened_stages.py",)),
     Fault("whitened: the second matrix is free", _COORDINATES, "return to_params, privacy.compose(loss, second, check)", "return to_params, privacy.compose(loss, check)", _SOLVER),
     Fault("whitened: the check is free", _COORDINATES, "return to_params, privacy.compose(loss, second, check)", "return to_params, privacy.compose(loss, second)", _SOLVER),

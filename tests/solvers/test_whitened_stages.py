@@ -234,10 +234,31 @@ def test_noise_draws_to_the_centre_by_less_where_the_link_is_flat(flatness):
     nobody = ScaledSums(jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     found = 1.0 + np.asarray(descend(nobody, TunedPoint(jnp.ones(3), opening)).point)
     noise = float(plan.average_stddev()) * radius
-    length = float(plan.step_size(1, bends, radius))
-    expected = 1 / (1 + length * 3 * (noise / 0.5) ** 2 / flatness)
-    assert expected < 0.9
+    # The point is √3 from the centre, beyond the planned scale: margins are that large, and the link is flat.
+    known = bends._replace(mean=0.25 / (1 + np.pi / 8 * 3) ** 0.5)
+    length = float(plan.step_size(1, known, radius, 3**0.5))
+    expected = 1 / (1 + length * 3 * noise**2 / 3 / flatness)
+    assert expected < 0.98
     np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0, 10.0])
+def test_the_logistic_link_is_as_flat_as_gaussian_margins_make_it(scale):
+    points = np.linspace(-9, 9, 20_001)
+    weights = np.exp(-(points**2) / 2)
+    share = 1 / (1 + np.exp(-scale * points))
+    mean = weights @ (share * (1 - share)) / weights.sum()
+    found = whitened_sgd._flatter_by_margins(Bends(0.25, 1.0, 0.25), jnp.asarray(scale)).mean
+    assert found == pytest.approx(mean, rel=0.05)
+    assert whitened_sgd._flatter_by_margins(Bends(0.25, 1.0, 0.25), 1e9).mean == 0.25 / 8
+
+
+@pytest.mark.parametrize(("outputs", "expected"), [(None, 5.0), (4, 2.5)])
+def test_a_point_beyond_the_planned_margin_is_the_scale(outputs, expected):
+    plan = dataclasses.replace(_far_plan(margin_scale=2.0), outputs=outputs)
+    centre, away = jnp.ones(2), jnp.asarray([3.0, 4.0])
+    assert whitened_sgd._scale(plan, centre + away, centre) == pytest.approx(expected)
+    assert whitened_sgd._scale(plan, centre + 0.1 * away, centre) == 2.0
 
 
 def test_gradients_of_all_users_are_held_at_once_where_they_fit():

@@ -93,10 +93,10 @@ def test_steps_are_as_long_as_noise_lets_directions_be_told_apart(epsilon):
         # One user's sums are at most √(1 + 0.2²/4) long, two differ by twice that.
         noise = 2.0 * 2.0 * 1.01**0.5 * multiplier / USERS / steps**0.5
         expected = max(share * 0.5 / (noise * DIM**0.5), least / curvature) / steps
-        found = plan.step_size(phase, Bends(curvature, 1.0, curvature), 2.0)
+        found = plan.step_size(phase, Bends(curvature, 1.0, curvature), 2.0, 0.5)
         assert found == pytest.approx(min(expected, 1 / (largest * curvature)), rel=1e-5)
         known = Bends(curvature, 1.0, curvature / 4)
-        found = plan.step_size(phase, known, 2.0)
+        found = plan.step_size(phase, known, 2.0, 0.5)
         assert found == pytest.approx(min(expected, 4 / (largest * curvature)), rel=1e-5)
 
 

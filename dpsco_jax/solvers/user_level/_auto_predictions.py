@@ -168,7 +168,9 @@ def whitened_sgd(p: Setting, plan: Any) -> float:
     clip = _clipping(p, plan, squares)
     hessian = squares * (clip.kept * model.bend + model.ridge / model.curvatures)
     bends = _linear_models.Bends(model.bend, 1.0, model.bend)
-    rates = [float(plan.step_size(phase, bends, clip.radius)) for phase in (0, 1)]
+    rates = [
+        float(plan.step_size(phase, bends, clip.radius, plan.margin_scale)) for phase in (0, 1)
+    ]
     warm = (1 - np.minimum(rates[0] * hessian, 1)) ** plan.warm_steps
     response = descent.averaged(hessian, rates[1], plan.num_steps)
     response = response._replace(kept=response.kept * warm)

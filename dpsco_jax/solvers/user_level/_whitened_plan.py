@@ -73,7 +73,8 @@ class Plan(GaussianSums):
         quantile: the share of users whose gradients are within the radius found, if no class is rare.
         least_class: a rare class of a share p raises the quantile if p·(1 - p) is above this; 1 for never.
         radius_multiple: of the radius found, to which gradients are clipped.
-        margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise.
+        margin_scale: typical size of ⟨w, x⟩ at a good w; sets the ridge against noise. A run takes the length
+            of a released point where that is more.
         epsilon: the budget that was planned for; what is spent follows from the multipliers.
         delta: δ of that budget; the certificate is for this δ.
     """
@@ -127,18 +128,19 @@ class Plan(GaussianSums):
         steps, multiplier = self.phases[phase]
         return PER_RADIUS * multiplier / self.num_users / steps**0.5
 
-    def step_size(self, phase: int, bends: _linear_models.Bends, radius: Any) -> Any:
+    def step_size(self, phase: int, bends: _linear_models.Bends, radius: Any, scale: Any) -> Any:
         """η of a phase, by the time that it may last.
 
         A descent for a time t = η·T leaves e^(-h·t) of the way along a direction of second derivative h, and
         the noise of its average is s/h there, or about s·t where h·t < 1. If what is to be found has the size
         τ along each direction, then after t = τ/s all that is left to find lies where the noise is larger. So
-        t is half of this in the first phase, and all of it in the second; τ is the planned margin over the
-        root of the number of columns. No time is shorter than some multiples of 1/curvature, and no step
-        longer than one over the largest curvature that the mean over rows may be taken to have.
+        t is half of this in the first phase, and all of it in the second; τ is ``scale``, the typical margin
+        to be found, over the root of the number of columns. No time is shorter than some multiples of
+        1/curvature, and no step longer than one over the largest curvature that the mean over rows may be
+        taken to have.
         """
         noise = self.average_stddev(phase) * radius
-        time = _TIMES[phase] * self.margin_scale / (noise * self.columns**0.5)
+        time = _TIMES[phase] * scale / (noise * self.columns**0.5)
         least = bends.flatness * _LEAST_TIMES[phase] / bends.largest
         steps, _ = self.phases[phase]
         xp = array_namespace(time, least, bends.mean)
@@ -238,7 +240,8 @@ def plan(
             intercept that shows a rare class the run takes a quantile with half of that class inside, if
             that is more (``_first_intercept``). Soft labels are no classes: give a quantile with them.
         margin_scale: typical size of ⟨w - start, x⟩ at a good w: the scale of a prior around the start, where
-            what the noise hides stays. Smaller where the start is known to be near. If left out half of the
+            what the noise hides stays. Where a released point is farther out the run takes its length
+            instead. Smaller where the start is known to be near. If left out half of the
             largest margin that a label asks for (with the squared loss the largest label), or 0.5.
         accountant: what is calibrated to ε: ``"pld"`` the certificate (least noise), ``"rdp"`` the ledger.
         chunk_size: users whose gradients are held at once. If left out all where they have at most 16 million

@@ -15,8 +15,11 @@ What it computes, each stage from the releases of those before it:
 
 The lengths of steps (``Plan.step_size``) and the ridges balance noise against signal: the less of the
 parameters can be seen through the noise, the nearer to the start they stay. So what is known beforehand, from
-public data or another study, belongs into ``params``, the mean of a prior whose scale is the plan's
-``margin_scale``.
+public data or another study, belongs into ``params``, the mean of a prior. Its scale is the plan's
+``margin_scale``, or the distance of the point from the start of both phases where that is more: in these
+coordinates it is about the deviation of margins, and it is known, for points are made of releases (empirical
+Bayes). Where margins are large the link of two classes is flat, and steps are as much longer, up to eight
+times.
 
 With K outputs, such as the classes of ``losses.softmax``, params is a matrix W = T·V, ``[columns, K]``:
 coordinates are of its rows, gradients are clipped in Frobenius norm, the intercept is K numbers, and time
@@ -42,7 +45,8 @@ intervals cover is not proven: it rests on averaged steps that have forgotten th
 clipping and ridge that is small, and on matrices that are larger than their noise.
 
 Source: own. Adaptive radius: Andrew, Thakkar, McMahan and Ramaswamy 2021; averaging: Polyak and Juditsky
-1992; sandwich: Huber 1967, White 1980; multiplier of a ball: Moré and Sorensen 1983.
+1992; curvature at large margins: MacKay 1992; sandwich: Huber 1967, White 1980; multiplier of a ball: Moré
+and Sorensen 1983.
 
 Formal guarantee: (ε, δ)-DP for a user's whole data under REPLACE_ONE, for everything that is released:
 Gaussian releases of sums over users whose terms have a bounded norm for any data (``oracles.linear``,
@@ -74,6 +78,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, ArrayLike, Float
 
@@ -102,6 +107,7 @@ __all__ = ["Plan", "plan", "solve"]
 _LARGEST_RATE = 0.1  # of log ρ, a step
 _RADIUS_VARIANCE = 0.06  # of log ρ, about, by the noise of the share inside
 _NEWTON_STEPS = 10
+_FLATTEST = 8.0  # steps for far margins over those for margins of zero; by what was tried
 
 
 @_sharding.solver
@@ -193,7 +199,7 @@ def solve(
     if plan.covariance_multiplier is not None:
         extra, loss = _covariance_of(
             keys[5], plan, objective, model, bends.largest, coordinates, rows,
-            TunedPoint(average, end.params.log_radius), end.trace,
+            TunedPoint(average, end.params.log_radius), end.trace, _scale(plan, average, centre),
         )  # fmt: skip
         losses.append(loss)
     gradients = plan.user_gradients * prepared.labels.shape[1]
@@ -258,7 +264,7 @@ def _descent(
     # The radius follows the share outside, as a multiple of the share that is to be outside.
     rate = jnp.minimum(_LARGEST_RATE, _RADIUS_VARIANCE * jnp.square(spare / share_stddev))
     stddev = plan.average_stddev()
-    longest = plan.step_size(phase, bends, jnp.exp(opening))
+    two_classes = plan.outputs is None and _first_intercept.of_classes(objective)
 
     # Steps are implicit in the ridges: in some direction T may be as large as columns are small.
     # By singular values of T: those of TᵀT lose what is small, and its sign, in float32.
@@ -269,8 +275,11 @@ def _descent(
 
     def descend(sums: ScaledSums, now: TunedPoint) -> TunedPoint:
         radius = jnp.exp(now.log_radius)
-        # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, margin_scale²·flatness).
-        ridge = (stddev * radius / plan.margin_scale) ** 2 * plan.columns / bends.flatness
+        scale = _scale(plan, now.point, centre)
+        known = _flatter_by_margins(bends, scale) if two_classes else bends
+        longest = plan.step_size(phase, known, jnp.exp(opening), scale)
+        # The ridge under which v is the most probable if a priori ⟨v, z⟩ ~ N(0, scale²·flatness).
+        ridge = (stddev * radius / scale) ** 2 * plan.columns / bends.flatness
         wanted = now.point - longest * (radius * sums.rest - ridge * centre)
         scales = 1.0 + longest * (ridge + objective.ridge * squares)
         scales = jnp.expand_dims(scales, tuple(range(1, wanted.ndim)))
@@ -287,6 +296,21 @@ def _descent(
         return TunedPoint(moved, log_radius - now.log_radius)
 
     return descend
+
+
+def _scale(plan: Plan, point: jax.Array, centre: jax.Array) -> jax.Array:
+    """The typical margin of one output: the planned one, or that of a released point if it is larger."""
+    length = jnp.linalg.norm(point - centre) / float(plan.outputs or 1) ** 0.5
+    return jnp.maximum(plan.margin_scale, length)
+
+
+def _flatter_by_margins(bends: Bends, scale: jax.Array) -> Bends:
+    """The curvatures where margins are N(0, scale²): the mean one of the logistic link is smaller there.
+
+    It is largest/√(1 + π·scale²/8), nearly (MacKay 1992).
+    """
+    flatter = jnp.minimum(jnp.sqrt(1.0 + np.pi / 8.0 * jnp.square(scale)), _FLATTEST)
+    return bends._replace(mean=bends.mean / flatter)
 
 
 def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: Any) -> jax.Array:
@@ -308,12 +332,12 @@ def _multiplier(along: jax.Array, scales: jax.Array, bends: jax.Array, radius: A
 
 def _covariance_of(
     key: jax.Array, plan: Plan, objective: Objective, model: LinearModel, curvature: float,
-    coordinates: Coordinates, rows: linear.LinearData, at: TunedPoint, radii: jax.Array,
+    coordinates: Coordinates, rows: linear.LinearData, at: TunedPoint, radii: jax.Array, scale: Any,
 ) -> tuple[dict[str, jax.Array], privacy.PrivacyLoss]:  # fmt: skip
     """What ``solve`` returns as released, and what it cost."""
     to_params = coordinates.to_params
     variance = jnp.mean(jnp.square(radii)) * plan.average_stddev() ** 2
-    ridge = variance * plan.dim / plan.margin_scale**2 * jnp.eye(plan.dim)
+    ridge = variance * plan.dim / scale**2 * jnp.eye(plan.dim)
     ridge += objective.ridge * to_params.T @ to_params
     found, loss = _covariance(key, plan, model, curvature, rows, at, ridge, variance)
     # Rows have second moments of about the identity in these coordinates.

@@ -60,6 +60,9 @@ def written(past: jax.Array, new: jax.Array, back: jax.Array, place: jax.Array) 
     """
     # A sum with nothing that was read: the compiler then writes after it reads, or else it copies all.
     after = (new + 0 * back).astype(past.dtype)
+    if jax.typeof(new).sharding.mesh.axis_types:  # on a mesh, where slices must be laid out alike
+        here = (jnp.arange(past.shape[0]) == place).reshape(-1, *[1] * new.ndim)
+        return jnp.where(here, after[None], past)
     return jax.lax.dynamic_update_index_in_dim(past, after, place, 0)
 
 

@@ -13,11 +13,13 @@ import copy
 import os
 import secrets
 import warnings
+from collections.abc import Hashable, Mapping
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -76,6 +78,19 @@ class PrivateEstimator(BaseEstimator):
         status_: how the run ended: ``"OK"``, or else what went wrong.
         solver_: which solver ran.
     """
+
+    def __new__(cls: type[_Estimator], *positional: Any, **named: Any) -> _Estimator:
+        """An estimator, whose arguments have names.
+
+        Raises:
+            ValueError: an argument is given without its name.
+        """
+        if positional:
+            raise ValueError(
+                f"all arguments of {cls.__name__} must be given by name, as in {cls.__name__}(epsilon=1.0, "
+                f"delta=1e-6, ...), got {positional[0]!r} without one"
+            )
+        return super().__new__(cls)
 
     def _take(self, arguments: dict[str, Any]) -> None:
         """Keeps the arguments of a constructor under their names, and does nothing with them."""
@@ -142,17 +157,42 @@ class PrivateEstimator(BaseEstimator):
         check_is_fitted(self, "coef_")
         return _reporting.report(self)
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Any = None, reference: Mapping[Hashable, Hashable] | None = None) -> Any:
         """The coefficients as bars, one group for each class where there are several.
 
         Args:
             ax: matplotlib axes; a new figure is made if left out.
+            reference: a level by column: all other levels of that column are shown by their difference from
+                it, since of the levels of a column only differences are determined.
 
         Returns:
             The axes.
+
+        Raises:
+            ValueError: a column of ``reference`` has no declared levels, or not this one.
         """
         check_is_fitted(self, "coef_")
-        return _reporting.plot(self, ax)
+        return _reporting.plot(self, ax, {} if reference is None else reference)
+
+    def contrasts(self, column: Hashable, reference: Hashable) -> pd.DataFrame:
+        """The coefficients of a column's levels less that of one of them.
+
+        Of the levels of a column only differences are determined: any number can be added to all of them and
+        taken off the intercept.
+
+        Args:
+            column: of X, with declared levels.
+            reference: the level that the others are compared with.
+
+        Returns:
+            A row for each other level, and for what is missing or unknown where that has a coefficient, in
+            units of ``coef_``: ``"difference"``, or a column for each class where there are several; and ``"standard_error"`` after a fit with ``standard_errors=True``.
+
+        Raises:
+            ValueError: the column has no declared levels, or not this one.
+        """
+        check_is_fitted(self, "coef_")
+        return _reporting.contrasts(self, column, reference)
 
     def interval(self, level: float = 0.9) -> np.ndarray:
         """Intervals of the coefficients that account for the noise of privacy and the chance of sampling.

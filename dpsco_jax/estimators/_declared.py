@@ -65,6 +65,9 @@ def features(columns: Sequence[Hashable], bounds: Any, categories: Any) -> Decla
     if bounds is None or isinstance(bounds, Mapping):
         pairs = dict(bounds or {})
     else:
+        several = np.ndim(np.asarray(bounds, object)) > 1
+        wanted = "a mapping from columns to (low, high), {0: (0, 1), ...} for an array, or one pair for all"
+        require(not several, "bounds", bounds, wanted)
         require_bounds("bounds", bounds)
         pairs = {column: tuple(bounds) for column in numeric}
     unknown = [column for column in [*pairs, *levels] if column not in columns]

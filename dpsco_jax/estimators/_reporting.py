@@ -3,12 +3,14 @@
 Nothing is shown that was not declared, public, or released.
 """
 
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
-from dpsco_jax._checks import require_inside
+from dpsco_jax._checks import require, require_inside, require_instance
 from dpsco_jax._extra import needs
 from dpsco_jax.estimators.report import Report, Row
 
@@ -28,23 +30,24 @@ def report(model: Any) -> Report:
     return Report(type(model).__name__, sections, model.certificate_)
 
 
-def plot(model: Any, ax: Any) -> Any:
+def plot(model: Any, ax: Any, reference: Mapping[Hashable, Hashable]) -> Any:
     """Horizontal bars of all coefficients, with intervals where there are standard errors."""
+    columns, weights = _compared(model, reference)
     if ax is None:
         with needs("sklearn"):
             from matplotlib import pyplot
-        ax = pyplot.subplots(figsize=(6, 1 + 0.25 * len(model.columns_)), layout="constrained")[1]
-    values = np.atleast_2d(model.coef_)
+        ax = pyplot.subplots(figsize=(6, 1 + 0.25 * len(columns)), layout="constrained")[1]
+    values = np.atleast_2d(model.coef_) @ weights.T
     names = list(getattr(model, "classes_", [])) if len(values) > 1 else [None]
     height = 0.8 / len(values)
-    errors = standard_errors(model)
+    errors = standard_errors(model, weights)
     reach = None if errors is None else stats.norm.ppf(0.95) * errors
-    places = np.arange(len(model.columns_))
+    places = np.arange(len(columns))
     for index, (row, name) in enumerate(zip(values, names, strict=True)):
         shift = (index - (len(values) - 1) / 2) * height
         label = None if name is None else str(name)
         ax.barh(places + shift, row, height, label=label, xerr=reach, error_kw={"elinewidth": 0.9})
-    ax.set_yticks(places, model.columns_)
+    ax.set_yticks(places, columns)
     ax.invert_yaxis()
     ax.axvline(0.0, color="0.5", linewidth=0.8)
     ax.set_xlabel("coefficient" if reach is None else "coefficient; bars: 90 % interval")
@@ -53,6 +56,44 @@ def plot(model: Any, ax: Any) -> Any:
     found = model.certificate_
     ax.set_title(f"{type(model).__name__}, ε = {found.epsilon:.3g}, δ = {found.delta:.3g}")
     return ax
+
+
+def contrasts(model: Any, column: Hashable, reference: Hashable) -> pd.DataFrame:
+    """Coefficients of the levels of a column less that of one of them, with standard errors."""
+    require(isinstance(column, Hashable), "column", column, "the name of a column of X")
+    names, weights = _compared(model, {column: reference})
+    mine = [i for i, row in enumerate(weights) if row.min() < 0.0]
+    values = (np.atleast_2d(model.coef_) @ weights[mine].T).T
+    classes = model.classes_ if values.shape[1] > 1 else ["difference"]
+    made = pd.DataFrame(values, index=[names[i] for i in mine], columns=[*classes])
+    errors = standard_errors(model, weights[mine])
+    return made if errors is None else made.assign(standard_error=errors)
+
+
+def _compared(model: Any, reference: Mapping[Hashable, Hashable]) -> tuple[list[str], np.ndarray]:
+    """Names of what is shown, and by which sums of coefficients, ``[shown, columns]``.
+
+    Levels of a column with a reference level are shown by their difference from it, others as they are.
+    """
+    require_instance("reference", reference, Mapping)
+    encoding = model.encoding_
+    names, weights = list(model.columns_), np.eye(len(model.columns_))
+    left_out = []
+    for column, level in reference.items():
+        known = encoding.categories.get(column)
+        wanted = f"one with declared levels: {[*encoding.categories]}"
+        require(known is not None, "column of reference", column, wanted)
+        require(level in known, f"reference of {column!r}", level, f"one of its levels {[*known]}")
+        base = names.index(f"{column}={level}")
+        others = [f"{column}={other}" for other in known]
+        # Exactly one of all of these is 1 in a row.
+        others += [f"{column} is {what}" for what in ("other", "missing")]
+        for place in [names.index(other) for other in others if other in names]:
+            weights[place, base] -= 1.0
+            names[place] += f" against {level}"
+        left_out.append(base)
+    kept = [i for i in range(len(names)) if i not in left_out]
+    return [names[i] for i in kept], weights[kept]
 
 
 def _released(model: Any) -> tuple[Row, ...]:
@@ -159,12 +200,14 @@ def keep(model: Any, released: dict[str, Any] | None) -> None:
         model.prediction_error_ = unit * float(np.sqrt(released["margin_variance"]))
 
 
-def standard_errors(model: Any) -> np.ndarray | None:
-    """Of the coefficients, ``[columns]``; ``None`` if the fit was without."""
+def standard_errors(model: Any, weights: np.ndarray | None = None) -> np.ndarray | None:
+    """Of the coefficients, ``[columns]``, or of sums of them; ``None`` if the fit was without."""
     if not hasattr(model, "covariance_"):
         return None
-    found = np.sqrt(np.diagonal(model.covariance_))
-    return found[len(found) - len(model.columns_) :]
+    first = len(model.covariance_) - len(model.columns_)
+    found = model.covariance_[first:, first:]
+    found = found if weights is None else weights @ found @ weights.T
+    return np.sqrt(np.diagonal(found))
 
 
 def around(model: Any, level: float) -> np.ndarray:

@@ -31,6 +31,10 @@ _SOLVERS: dict[str, Any] = {
     "quantile": momentum_sgd,
     "softmax": whitened_sgd,
 }
+_NO_ERRORS = {
+    "quantile": "it has no curvature by which errors could be told",
+    "softmax": "too little would be seen, through its noise, of the curvature in all coefficients of all classes",
+}
 LOSSES = ("squared", "huber", "quantile")
 
 
@@ -121,9 +125,9 @@ def fit(
     )
     settings = _settings(model)
     if covariance:
-        possible = solver is whitened_sgd and model.loss != "softmax"
+        reason = _NO_ERRORS.get(model.loss)
         require(
-            possible, "standard_errors", True, f"False for the {model.loss} loss, which has none"
+            reason is None, "standard_errors", True, f"False for the {model.loss} loss: {reason}"
         )
         settings["covariance"] = True
     plan = solver.plan(problem, budget, **settings)

@@ -181,8 +181,9 @@ class PrivateLogisticRegression(_PrivateClassifier):
 class PrivateSoftmaxRegression(_PrivateClassifier):
     """Multinomial logistic regression for three classes and more, private for each user.
 
-    Arguments are those of ``PrivateLogisticRegression``, without ``standard_errors``; ``classes`` are three
-    or more, and ``max_norm`` is the norm of the whole matrix. Each class has a coefficient of every column,
+    Arguments are those of ``PrivateLogisticRegression``. ``standard_errors=True`` is refused: they would
+    need the curvature in all coefficients of all classes together, a matrix of which too little would be
+    seen through its noise. ``classes`` are three or more, and ``max_norm`` is the norm of the whole matrix. Each class has a coefficient of every column,
     and all of them get noise: many classes and columns need many users.
 
     ``coef_`` has shape ``(classes, columns)``, ``intercept_`` ``(classes,)``.

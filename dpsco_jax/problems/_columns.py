@@ -53,7 +53,7 @@ def require_numeric(column: Any) -> None:
 def require_bounds(name: str, pair: Any) -> None:
     """Raise ``ValueError`` unless this is a pair of finite numbers, low < high."""
     two = isinstance(pair, Sequence | np.ndarray) and not isinstance(pair, str) and len(pair) == 2
-    require(two, name, pair, "a pair (low, high)")
+    require(two and all(np.ndim(number) == 0 for number in pair), name, pair, "a pair (low, high)")
     require_unmasked(name, pair)
     low, high = (require_real(name, number, -math.inf) for number in pair)
     require(low < high and math.isfinite(high - low), name, pair, "a pair low < high, finite")

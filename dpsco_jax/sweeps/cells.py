@@ -189,7 +189,11 @@ def _axes(experiment: Any) -> list[dataclasses.Field]:
 
 def _values(experiment: Any, field: dataclasses.Field) -> Sequence[Setting]:
     value = getattr(experiment, field.name)
-    return range(value) if isinstance(value, int) else tuple(value)
+    if isinstance(value, int):
+        return range(require_count(field.name, value))
+    listed = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
+    require(listed, field.name, value, "a list of values, or a number n of values 0 to n - 1")
+    return tuple(value)
 
 
 def _common(experiment: Any) -> list[Any]:

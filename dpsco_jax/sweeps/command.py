@@ -35,7 +35,7 @@ import jax
 
 from dpsco_jax._checks import require, require_instance
 from dpsco_jax._extra import needs
-from dpsco_jax.sweeps import _code
+from dpsco_jax.sweeps import _code, _failures
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.engine import Options, Tally, run
 from dpsco_jax.sweeps.executors import Executor, NoWorkersError
@@ -207,7 +207,9 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
             folder = results / experiment.name
             with warnings.catch_warnings():  # the verdict says it
                 warnings.filterwarnings("ignore", ".*are by another code", UserWarning)
-                tally, codes = _sweep(experiment, options, folder, share, executor, rerun_changed)
+                tally, rows, codes = _sweep(
+                    experiment, options, folder, share, executor, rerun_changed
+                )
         except KeyboardInterrupt:
             console.print("interrupted: finished cells are stored, run again to go on")
             return 130
@@ -215,6 +217,9 @@ def _run_command(kind: type[Experiment]) -> Callable[..., int]:
             raise _RefusedError(str(error)) from error
         except (sqlite3.Error, OSError) as error:
             raise _RefusedError(_of_the_store(results / experiment.name, error)) from error
+        failed = [row["traceback"] for row in rows if row["status"] == "failed"]
+        for text in _failures.counted(failed):
+            console.print(text, markup=False, highlight=False)
         console.print(_verdict(tally, codes, _code.own(type(experiment))), highlight=False)
         return 0 if tally.failed == tally.missing == 0 else 1
 
@@ -228,11 +233,11 @@ def _sweep(
     share: Share | None,
     executor: Executor | None,
     rerun_changed: bool,
-) -> tuple[Tally, dict[str, str | None]]:
+) -> tuple[Tally, list[dict[str, Any]], dict[str, str | None]]:
     """Runs an experiment in its folder; a share of it in a folder there, but for what the folder has.
 
     Returns:
-        How the cells stand, and by which codes the results are that are stored there.
+        How the cells stand, what is stored of them there, and by which codes the results are.
     """
     name, known = experiment.name, None
     with ExitStack() as stack:
@@ -250,7 +255,8 @@ def _sweep(
             known=known,
             rerun_changed=rerun_changed,
         )
-        return tally, store.codes(cells_of(experiment))
+        cells = cells_of(experiment)
+        return tally, store.rows(cells), store.codes(cells)
 
 
 def _report_command(kind: type[Experiment]) -> Callable[..., int]:
@@ -303,7 +309,7 @@ def _verdict(tally: Tally, codes: Mapping[str, str | None], code: str | None) ->
     if tally.nonfinite:
         text += f" ({tally.nonfinite} not finite)"
     if tally.failed:
-        text += f", {tally.failed} failed: see the report; run again to try them again"
+        text += f", {tally.failed} failed; run again to try them again"
     if changed := _code.changed(codes, code):
         text += f"; WARNING: {len(changed)} are by another code of the experiment, see the report; "
         text += "--rerun-changed computes them again"

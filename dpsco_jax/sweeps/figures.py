@@ -23,6 +23,7 @@ from dpsco_jax._checks import (
 )
 from dpsco_jax._extra import needs
 from dpsco_jax.sweeps._collect import note
+from dpsco_jax.sweeps.cells import Setting
 
 with needs("sweeps"):
     import matplotlib
@@ -92,7 +93,7 @@ def _panels(
 
 
 def error_bars(
-    axes: Any, summary: pd.DataFrame, x: str, value: str, series: str, names: Sequence[str]
+    axes: Any, summary: pd.DataFrame, x: str, value: str, series: str, names: Sequence[Setting]
 ) -> None:
     """Draws means against ``x``, a line for each series, with 95 % confidence intervals.
 
@@ -102,7 +103,7 @@ def error_bars(
         x: column of the horizontal axis.
         value: column of the vertical axis; its ``_ci`` column gives the bars.
         series: column that tells the lines apart.
-        names: the values of ``series`` in the order that fixes colours and markers.
+        names: the values of ``series``, texts or numbers, in the order that fixes colours and markers.
 
     Raises:
         ValueError: ``x``, ``value`` (with its ``_ci``) or ``series`` is no column of ``summary``.
@@ -115,7 +116,7 @@ def error_bars(
     require(
         f"{value}_ci" in summary, "value", value, "a column that has a column of intervals, _ci"
     )
-    require_instances("names", names, str)
+    require_instances("names", names, Setting)
     for i, name in enumerate(names):
         line = summary[summary[series] == name].sort_values(x)
         if line.empty:
@@ -124,7 +125,7 @@ def error_bars(
             line[x],
             line[value],
             yerr=line[f"{value}_ci"],
-            label=name,
+            label=str(name),
             color=PALETTE[i % len(PALETTE)],
             marker=MARKERS[i % len(MARKERS)],
             linestyle=LINES[i % len(LINES)],

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsco_jax._checks import require_instance
+from dpsco_jax.sweeps import _failures
 from dpsco_jax.sweeps._collect import Collected, Shown
 from dpsco_jax.sweeps.cells import axes, cells_of, constants
 from dpsco_jax.sweeps.experiment import Experiment
@@ -46,7 +47,7 @@ def write(experiment: Experiment, store: Store, folder: Path, collected: Collect
     rows = store.rows(cells)
     sections = [
         ("results", "Results", _results(collected)),
-        ("failures", "Failures", _failures(rows)),
+        ("failures", "Failures", _failed(rows)),
         ("settings", "Settings", _settings(experiment)),
         ("software", "Software and runs", _software(rows)),
         ("cells", "Cells", _cells(rows)),
@@ -106,14 +107,14 @@ def _results(collected: Collected) -> str:
     return "".join(figures) + "".join(_table(shown) for shown in collected.tables)
 
 
-def _failures(rows: Iterable[Mapping[str, Any]]) -> str:
+def _failed(rows: Iterable[Mapping[str, Any]]) -> str:
     counts: dict[str, int] = {}
     for row in rows:
         if row["status"] == "failed":
             counts[row["traceback"]] = counts.get(row["traceback"], 0) + 1
     return "".join(
         f'<details><summary><span class="bad">{count} cells:</span> '
-        f"{html.escape(text.strip().splitlines()[-1])}</summary>"
+        f"{html.escape(_failures.message(text))}</summary>"
         f"{_scrolling(f'<pre>{html.escape(text)}</pre>', 'traceback')}</details>"
         for text, count in counts.items()
     )

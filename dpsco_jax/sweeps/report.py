@@ -21,7 +21,7 @@ from dpsco_jax._checks import (
     require_instances,
 )
 from dpsco_jax._extra import needs
-from dpsco_jax.sweeps import _code, page
+from dpsco_jax.sweeps import _code, _failures, page
 from dpsco_jax.sweeps._collect import Shown, collecting, note
 from dpsco_jax.sweeps.cells import cells_of
 from dpsco_jax.sweeps.experiment import BOOKKEEPING, CODE, Experiment
@@ -139,8 +139,8 @@ def report(
         f"{table['seconds'].sum():.1f} s of computing",
         highlight=False,
     )
-    for text, cells in failed.groupby("traceback"):
-        console.print(f"{len(cells)} cells: {str(text).strip().splitlines()[-1]}", markup=False)
+    for text in _failures.counted(failed["traceback"]):
+        console.print(text, markup=False, highlight=False)
     rows = store.rows(cells_of(experiment))
     software = {
         tuple(sorted((name, of) for name, of in row["versions"].items() if name != CODE))

@@ -371,6 +371,57 @@ def test_standard_errors_are_shown_and_kept(with_errors, tmp_path):
     assert str(again.report()) == str(with_errors.report())
 
 
+def test_contrasts_are_what_a_constant_on_all_levels_does_not_change(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = fitted("squared")
+    job = [i for i, name in enumerate(model.columns_) if name.startswith("job")]
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(len(model.columns_) + 1,) * 2)
+    model.covariance_ = root @ root.T
+    found = model.contrasts("job", "nurse")
+    assert list(found.index) == [
+        f"{name} against nurse" for name in ("job=clerk", "job=pilot", "job is missing")
+    ]
+    nurse = model.columns_.index("job=nurse")
+    others = [i for i in job if i != nurse]
+    np.testing.assert_allclose(found["difference"], model.coef_[others] - model.coef_[nurse])
+    # Of a difference: Var a + Var b - 2 Cov(a, b); the intercept is the first of the covariance.
+    of = model.covariance_[1:, 1:]
+    variances = [of[i, i] + of[nurse, nurse] - 2 * of[i, nurse] for i in others]
+    np.testing.assert_allclose(found["standard_error"], np.sqrt(variances))
+    model.coef_[job] += 17.0
+    np.testing.assert_allclose(model.contrasts("job", "nurse")["difference"], found["difference"])
+    axes = model.plot(reference={"job": "nurse"})
+    assert [text.get_text() for text in axes.get_yticklabels()][-3:] == list(found.index)
+    widths = [bar.get_width() for bar in axes.patches]
+    np.testing.assert_allclose(widths[-3:], found["difference"])
+    mpl.pyplot.close("all")
+
+
+def test_contrasts_of_classes_have_a_column_each(monkeypatch):
+    replaced_solver(monkeypatch)
+    model = fitted("softmax")
+    found = model.contrasts("job", "pilot")
+    assert list(found.columns) == ["day", "late", "night"]
+    clerk, pilot = (model.columns_.index(f"job={level}") for level in ("clerk", "pilot"))
+    np.testing.assert_allclose(found.iloc[0], model.coef_[:, clerk] - model.coef_[:, pilot])
+
+
+@pytest.mark.parametrize(
+    ("column", "level", "said"),
+    [
+        ("age", 50, "column of reference must be one with declared levels"),
+        ("jop", "nurse", "column of reference must be one with declared levels"),
+        ("job", "diver", "reference of 'job' must be one of its levels"),
+        ([], "nurse", "column must be the name of a column of X"),
+    ],
+)
+def test_references_are_declared_levels(monkeypatch, column, level, said):
+    replaced_solver(monkeypatch)
+    with pytest.raises(ValueError, match=said):
+        fitted("squared").contrasts(column, level)
+
+
 def test_without_standard_errors_there_are_none(monkeypatch):
     replaced_solver(monkeypatch)
     model = fitted()

@@ -44,6 +44,18 @@ def test_public_facts_are_asked_for(missing, said):
         made(**{missing: None}).fit(TABLE, UNION, groups=WHO)
 
 
+def test_arguments_without_a_name_are_refused():
+    for kind in (PrivateRegression, PrivateLogisticRegression):
+        with pytest.raises(ValueError, match=r"given by name, as in Private.*\(epsilon=1.0, .* got 2.5"):
+            kind(2.5, 1e-6)
+
+
+@pytest.mark.parametrize("bounds", [[(0, 1), (0, 2)], [[0, 1]], np.ones((2, 2)), [(0, 1)] * 3])
+def test_lists_of_bounds_are_refused_with_the_form_that_works(bounds):
+    with pytest.raises(ValueError, match=r"bounds must be a mapping from columns to \(low, high\)"):
+        made("squared", bounds=bounds, categories=None).fit(np.zeros((7, 2)), WAGE, groups=WHO)
+
+
 def test_label_bounds_are_asked_for():
     with pytest.raises(ValueError, match="label_bounds must be given"):
         made("squared", label_bounds=None).fit(TABLE, WAGE, groups=WHO)

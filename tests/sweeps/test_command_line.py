@@ -123,7 +123,9 @@ def test_list_run_and_report(tmp_path, capsys):
     assert main(["report", *arguments], EXPERIMENTS) == 0
     assert "none of 8 cells has been run" in capsys.readouterr().out
     assert main(["run", *arguments], EXPERIMENTS) == 1
-    assert "4 cells have a result, 4 failed" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "4 cells have a result, 4 failed" in printed
+    assert "4 cells: ValueError: noise must not be negative" in printed
     assert main(["report", *arguments], EXPERIMENTS) == 0
     printed = capsys.readouterr().out
     assert "4 of 8 cells finished" in printed

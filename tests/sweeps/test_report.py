@@ -73,6 +73,14 @@ def test_series_are_told_apart_by_more_than_colour(tmp_path):
     assert len(PALETTE) == len(MARKERS) == len(LINES)
 
 
+def test_series_may_be_numbers():
+    scores = SCORES.assign(users=[100] * 3 + [1000] * 3)
+    summary = summarize(scores, ("users", "epsilon"), ("auc",))
+    with panels(1, 1) as (_, axes):
+        error_bars(axes[0, 0], summary, "epsilon", "auc", "users", [100, 1000])
+    assert axes[0, 0].get_legend_handles_labels()[1] == ["100", "1000"]
+
+
 def test_no_colour_is_too_light_for_white_paper():
     weights = (0.2126, 0.7152, 0.0722)
     for colour in PALETTE:

@@ -132,7 +132,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "x": _COLUMN("x"),
         "value": Kind("column", ("x", *_COLUMN.bad))("y"),
         "series": _COLUMN("name"),
-        "names": _TEXTS(["a"]),
+        "names": Kind("settings", ("nonsense", 7, None, [None], [[1]]))(["a"]),
     },
     "sweeps.figures.log_ticks": {
         "axis": kinds.OBJECT(Fresh(lambda: _panel().xaxis)),

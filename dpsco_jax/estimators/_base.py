@@ -186,7 +186,8 @@ class PrivateEstimator(BaseEstimator):
 
         Returns:
             A row for each other level, and for what is missing or unknown where that has a coefficient, in
-            units of ``coef_``: ``"difference"``, or a column for each class where there are several; and ``"standard_error"`` after a fit with ``standard_errors=True``.
+            units of ``coef_``: ``"difference"``, or a column for each class where there are several; and
+            ``"standard_error"`` after a fit with ``standard_errors=True``.
 
         Raises:
             ValueError: the column has no declared levels, or not this one.

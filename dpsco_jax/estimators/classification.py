@@ -183,8 +183,9 @@ class PrivateSoftmaxRegression(_PrivateClassifier):
 
     Arguments are those of ``PrivateLogisticRegression``. ``standard_errors=True`` is refused: they would
     need the curvature in all coefficients of all classes together, a matrix of which too little would be
-    seen through its noise. ``classes`` are three or more, and ``max_norm`` is the norm of the whole matrix. Each class has a coefficient of every column,
-    and all of them get noise: many classes and columns need many users.
+    seen through its noise. ``classes`` are three or more, and ``max_norm`` is the norm of the whole matrix.
+    Each class has a coefficient of every column, and all of them get noise: many classes and columns need
+    many users.
 
     ``coef_`` has shape ``(classes, columns)``, ``intercept_`` ``(classes,)``.
     """

@@ -46,7 +46,9 @@ def test_public_facts_are_asked_for(missing, said):
 
 def test_arguments_without_a_name_are_refused():
     for kind in (PrivateRegression, PrivateLogisticRegression):
-        with pytest.raises(ValueError, match=r"given by name, as in Private.*\(epsilon=1.0, .* got 2.5"):
+        with pytest.raises(
+            ValueError, match=r"given by name, as in Private.*\(epsilon=1.0, .* got 2.5"
+        ):
             kind(2.5, 1e-6)
 
 

@@ -27,7 +27,9 @@ def test_all_lines_of_a_message_are_shown():
 
 
 def test_of_two_exceptions_the_last_is_meant():
-    assert _failures.message(raised(RuntimeError("late"), KeyError("early"))) == "RuntimeError: late"
+    assert (
+        _failures.message(raised(RuntimeError("late"), KeyError("early"))) == "RuntimeError: late"
+    )
 
 
 def test_a_text_that_is_no_traceback_is_its_own_message():

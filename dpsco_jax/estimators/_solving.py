@@ -33,7 +33,7 @@ _SOLVERS: dict[str, Any] = {
 }
 _NO_ERRORS = {
     "quantile": "it has no curvature by which errors could be told",
-    "softmax": "too little of the curvature in all coefficients of all classes would be seen through its noise",
+    "softmax": "too little would be seen of the curvature in all coefficients of all classes",
 }
 LOSSES = ("squared", "huber", "quantile")
 

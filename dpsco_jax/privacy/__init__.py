@@ -1,5 +1,6 @@
 """What has been paid: privacy losses, the curves of mechanisms, conversion, calibration, certificates."""
 
+from dpsco_jax.privacy.attacks import Attack, attack_advantage
 from dpsco_jax.privacy.audits.auditing import Audit, audit, audit_scores, epsilon_lower_bound
 from dpsco_jax.privacy.audits.one_run import one_run_audit, one_run_epsilon_lower_bound
 from dpsco_jax.privacy.budget import Budget
@@ -76,6 +77,7 @@ from dpsco_jax.privacy.variation import (
 
 __all__ = [
     "ORDERS",
+    "Attack",
     "Audit",
     "Budget",
     "Certificate",
@@ -92,6 +94,7 @@ __all__ = [
     "WithReplacement",
     "WithoutReplacement",
     "approximate_dp",
+    "attack_advantage",
     "audit",
     "audit_scores",
     "bounded_range",

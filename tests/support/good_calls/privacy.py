@@ -95,6 +95,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "variation": kinds.PROBABILITY(1e-9),
         "epsilon": kinds.POSITIVE(1.0),
     },
+    "privacy.attacks.attack_advantage": {
+        "guarantee": kinds.OBJECT(privacy.Budget(1.0, 1e-6)),
+        "records": kinds.COUNT(1),
+    },
     "privacy.budget.Budget": {"delta": kinds.SHARE(1e-5)},
     "privacy.accountants.closed_form": _RELEASES,
     "privacy.accountants.privacy_loss_distribution": _RELEASES,

@@ -10,15 +10,18 @@ with needs("sklearn"):
     import sklearn  # noqa: F401
 
 from dpsco_jax.estimators.classification import PrivateLogisticRegression, PrivateSoftmaxRegression
+from dpsco_jax.estimators.exploring import Exploration, explore
 from dpsco_jax.estimators.pipelines import PrivatePipeline, make_private_pipeline
 from dpsco_jax.estimators.regression import PrivateRegression
 from dpsco_jax.estimators.report import Report
 
 __all__ = [
+    "Exploration",
     "PrivateLogisticRegression",
     "PrivatePipeline",
     "PrivateRegression",
     "PrivateSoftmaxRegression",
     "Report",
+    "explore",
     "make_private_pipeline",
 ]

@@ -17,7 +17,7 @@ from dpsco_jax.solvers.ball import (
     parallel_sco,
 )
 from dpsco_jax.solvers.combinators import composite, localization, regularization, restarts
-from dpsco_jax.solvers.convex import ac_sa, high_probability
+from dpsco_jax.solvers.convex import ac_sa, high_probability, sgd
 
 __all__ = [
     "ac_sa",
@@ -35,4 +35,5 @@ __all__ = [
     "parallel_sco",
     "regularization",
     "restarts",
+    "sgd",
 ]

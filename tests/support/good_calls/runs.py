@@ -16,7 +16,7 @@ from dpsco_jax.geometry import prox
 from dpsco_jax.problems import StoredUsers, losses
 from dpsco_jax.problems.users import UserData
 from dpsco_jax.solvers.ball import ball_acceleration, parallel_baselines, parallel_sco
-from dpsco_jax.solvers.convex import ac_sa, high_probability
+from dpsco_jax.solvers.convex import ac_sa, high_probability, sgd
 from dpsco_jax.solvers.item_level import private_ac_sa
 from tests.solvers import private_table
 from tests.solvers.private_table import DIM, ROWS, SGD_ONLY, Row
@@ -123,27 +123,24 @@ GOOD["solvers.ball.ball_acceleration.solve"] = {
     "params": Kind("start", (*kinds.TREE.bad, np.zeros(DIM, np.int32)))(_START),
     "inner": kinds.CHOICE("gradient"),
 }
-GOOD["solvers.convex.ac_sa.solve"] = {
-    **{
+for _solver in (ac_sa, sgd):
+    _planned = functools.cache(
+        functools.partial(
+            planned,
+            _solver.plan,
+            OBJECTIVE,
+            num_users=ROWS[0].num_users,
+            dim=DIM,
+            num_steps=3,
+            distance=1.0,
+        )
+    )
+    GOOD[_path(_solver)] = {
         "objective": _OBJECTIVE(OBJECTIVE),
         "data": _data(ROWS[0].data()),
         "params": _PARAMS(_START),
-    },
-    "plan": _PLAN(
-        Fresh(
-            functools.cache(
-                lambda: planned(
-                    ac_sa.plan,
-                    OBJECTIVE,
-                    num_users=ROWS[0].num_users,
-                    dim=DIM,
-                    num_steps=3,
-                    distance=1.0,
-                )
-            )
-        )
-    ),
-}
+        "plan": _PLAN(Fresh(_planned)),
+    }
 for _solver in (parallel_baselines, parallel_sco):
     _planned = functools.cache(functools.partial(_solver.plan, **_NUMBERS))
     GOOD[_path(_solver)] = {"plan": _PLAN(Fresh(_planned)), **_ASKED}

@@ -173,6 +173,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "remarks": Kind("pairs", ("nonsense", 7, None, ("a",)))(()),
     },
     "solvers.convex.ac_sa.plan": {"problem": _PROBLEM(PROBLEM), "num_steps": 5},
+    "solvers.convex.sgd.plan": {"problem": _PROBLEM(PROBLEM), "num_steps": 5},
     "solvers.convex.ac_sa.optimizer": {"stages": kinds.OBJECT(_STAGES)},
     "solvers.ball.ball_ac_sa.plan": _BALL,
     "solvers.ball.epoch_sgd.plan": _BALL,

@@ -67,6 +67,7 @@ from dpsco_jax.privacy.sampling import (
     PoissonUsers,
     WithoutReplacement,
     WithReplacement,
+    amplify,
 )
 from dpsco_jax.privacy.variation import (
     gdp_within,
@@ -93,6 +94,7 @@ __all__ = [
     "Releases",
     "WithReplacement",
     "WithoutReplacement",
+    "amplify",
     "approximate_dp",
     "attack_advantage",
     "audit",

@@ -5,7 +5,8 @@ Source: the curves, releases and events that the methods call.
 Formal guarantee: a scheme serves a relation only where its curve is proven, and raises otherwise.
 """
 
-from typing import Any, NamedTuple
+import math
+from typing import Any, NamedTuple, SupportsFloat
 
 import jax
 import numpy as np
@@ -13,10 +14,12 @@ from dp_accounting import NeighboringRelation
 
 from dpsco_jax._checks import (
     require,
+    require_instance,
     require_integer,
     require_integers,
     require_multiplier,
     require_probability,
+    require_real,
     require_relation,
     require_whole,
     require_within,
@@ -27,6 +30,9 @@ from dpsco_jax.privacy.curves import _mixture_sum, binomial, mixtures, poisson, 
 from dpsco_jax.privacy.dp_accounting import events
 from dpsco_jax.privacy.dp_accounting.events import DpEvent
 from dpsco_jax.privacy.loss import PrivacyLoss, unbounded_unless
+
+_MACHINE = float(np.finfo(np.float64).eps)
+_ROUNDING = 1.0 + 64.0 * _MACHINE
 
 
 def _require_sizes(**sizes: Any) -> None:
@@ -359,3 +365,60 @@ class Proven(NamedTuple):
         xp = array_namespace(noise_multiplier, self.multiplier)
         same = xp.asarray(noise_multiplier) == xp.asarray(self.multiplier)
         return unbounded_unless(same, self.cost)
+
+
+def amplify(
+    epsilon: SupportsFloat, delta: SupportsFloat, sampling: Any, relation: NeighboringRelation
+) -> tuple[float, float]:
+    """What an (ε, δ)-DP release guarantees when it runs on a secret random sample: amplification.
+
+    With q the probability or share that is sampled, (log(1 + q(e^ε - 1)), qδ): T Lemma 10.6.8, and what is
+    true of E Corollary 2.4 (Balle, Barthe and Gaboardi 2018, Theorems 8 and 9). No smaller numbers hold of
+    all releases. What is sampled must be what is protected: of a user's records that are sampled together,
+    the others tell whether this one was there, and replacing one of them is not amplified.
+
+    Args:
+        epsilon: of the release on a fixed sample under ``relation``, at least 0.
+        delta: of the same, in [0, 1).
+        sampling: ``Poisson`` under ADD_OR_REMOVE_ONE, or under REPLACE_SPECIAL where who is not sampled
+            is the special record; ``WithoutReplacement`` under REPLACE_ONE; ``FullBatch`` under any.
+        relation: of both guarantees. Others are refused, because it is false there: a Poisson sample's size
+            tells whether a record that is replaced was sampled, and a sample of a fixed size that loses a
+            record gets another one in its place.
+
+    Returns:
+        (ε, δ), rounded upwards.
+
+    Raises:
+        ValueError: an argument is out of range, or there is no proof for the scheme and the relation.
+
+    Example:
+        >>> from dp_accounting import NeighboringRelation
+        >>> from dpsco_jax import privacy
+        >>> half = privacy.WithoutReplacement(population_size=100, batch_size=50)
+        >>> epsilon, delta = privacy.amplify(1.0, 1e-6, half, NeighboringRelation.REPLACE_ONE)
+        >>> round(epsilon, 4), round(delta * 1e6, 4)
+        (0.6201, 0.5)
+    """
+    eps = require_real("epsilon", epsilon, 0.0, closed=True)
+    failure = require_real("delta", delta, 0.0, 1.0, closed=True)
+    require_instance("sampling", sampling, (FullBatch, Poisson, WithoutReplacement))
+    if isinstance(sampling, FullBatch):
+        require_relation("relation", relation)
+        return eps, failure
+    if isinstance(sampling, Poisson):
+        added = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)
+        require_relation("relation", relation, added)
+        require_probability("probability", sampling.probability)
+        share = require_real("probability", sampling.probability, 0.0, closed=True)
+    else:
+        require_relation("relation", relation, (NeighboringRelation.REPLACE_ONE,))
+        size = require_integer("population_size", sampling.population_size, 1)
+        share = require_integer("batch_size", sampling.batch_size, 0, size) / size
+    if share == 0.0:
+        return 0.0, 0.0
+    if eps < 700.0:  # beyond, its exponential is too large for a float
+        amplified = math.log1p(share * math.expm1(eps))
+    else:
+        amplified = eps + math.log(share + (1.0 - share) * math.exp(-eps)) + 4.0 * _MACHINE * eps
+    return min(amplified * _ROUNDING, eps), min(share * failure * _ROUNDING, failure)

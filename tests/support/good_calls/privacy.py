@@ -188,6 +188,12 @@ GOOD: dict[str, dict[str, Any]] = {
         "deltas": Kind("numbers", ("nonsense", 7, None, (0.1,), (2.0, 0.0)))((1e-6, 0.0)),
         "slack": kinds.SHARE(1e-6),
     },
+    "privacy.sampling.amplify": {
+        "epsilon": kinds.NONNEGATIVE,
+        "delta": kinds.SHARE,
+        "sampling": kinds.OBJECT(privacy.WithoutReplacement(10, 3)),
+        "relation": kinds.RELATION(_REPLACE),
+    },
     "privacy.curves.composition.group_privacy": {
         "epsilon": kinds.NONNEGATIVE,
         "delta": kinds.SHARE,

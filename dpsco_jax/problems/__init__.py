@@ -26,6 +26,7 @@ from dpsco_jax.problems import (
     synthetic,
     synthetic_elements,
     tables,
+    user_level_instances,
     users,
     value_instances,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "synthetic",
     "synthetic_elements",
     "tables",
+    "user_level_instances",
     "users",
     "value_instances",
 ]

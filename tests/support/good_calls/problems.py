@@ -179,6 +179,17 @@ GOOD: dict[str, dict[str, Any]] = {
         "smoothing_radius": kinds.NONNEGATIVE,
     },
     "problems.hard_instances.argmax_probabilities": {"stddev": kinds.POSITIVE(1.0)},
+    "problems.user_level_instances.least_error_sum": {
+        "epsilon": kinds.NONNEGATIVE,
+        "delta": kinds.SHARE,
+    },
+    "problems.user_level_instances.sign_class": {
+        "signs": Kind("signs", ("nonsense", None, np.zeros(2), np.ones((2, 2)), np.nan))(
+            np.array([1, -1])
+        ),
+        "gap": kinds.OPEN_PROBABILITY(0.3),
+        "bound": kinds.POSITIVE(1.0),
+    },
     "problems.hard_instances.selection": {
         "dim": kinds.COUNT(2),
         "chances": Kind("chances", ("nonsense", None, np.ones(1), np.array([2.0, 0.5]), np.nan))(

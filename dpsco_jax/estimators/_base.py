@@ -66,6 +66,9 @@ class PrivateEstimator(BaseEstimator):
             after it, in their units, ``[numbers, numbers]``.
         prediction_error_: with ``standard_errors``: the error of coef_ · row + intercept_ from the same
             causes, root mean square over rows.
+        mean_squares_: where the solver releases them, the mean square of each encoded column, with noise,
+            ``[columns]``: of a level, its share of the rows, each user's counted by their mean.
+        mean_squares_stddev_: the standard deviation of that noise.
         columns_: names of the encoded columns, without the intercept.
         certificate_: the (ε, δ) of the fit by the tightest accountant; ``certificate_.epsilon <= epsilon``.
         privacy_: the ledger of the run, a ``PrivacyLoss`` that composes with those of other releases. By
@@ -159,6 +162,9 @@ class PrivateEstimator(BaseEstimator):
 
     def plot(self, ax: Any = None, reference: Mapping[Hashable, Hashable] | None = None) -> Any:
         """The coefficients as bars, one group for each class where there are several.
+
+        Levels and indicators whose released share is within two standard deviations of noise are not drawn:
+        their coefficients may be noise and nothing else. The axis says how many.
 
         Args:
             ax: matplotlib axes; a new figure is made if left out.

@@ -30,7 +30,7 @@ _TEXTS: dict[type, tuple[str, Any, Any]] = {
     decimal.Decimal: ("Decimal", str, decimal.Decimal),
     bytes: ("bytes", bytes.hex, bytes.fromhex),
 }
-_OPTIONAL = ("covariance", "prediction_error")
+_OPTIONAL = ("covariance", "prediction_error", "mean_squares", "mean_squares_stddev")
 _FIELDS = (
     *("estimator", "params", "columns", "named", "records", "status", "solver", "fits"),
     *("seeded", "certificate"),

@@ -15,6 +15,7 @@ from dpsco_jax._extra import needs
 from dpsco_jax.estimators.report import Report, Row
 
 _MOST = 20
+_SEEN = 2.0  # deviations of the noise
 _WIDTH = 70
 
 
@@ -33,6 +34,12 @@ def report(model: Any) -> Report:
 def plot(model: Any, ax: Any, reference: Mapping[Hashable, Hashable]) -> Any:
     """Horizontal bars of all coefficients, with intervals where there are standard errors."""
     columns, weights = _compared(model, reference)
+    shown = _shown(model, weights)
+    unseen = len(columns) - int(shown.sum())
+    columns, weights = (
+        [name for name, there in zip(columns, shown, strict=True) if there],
+        weights[shown],
+    )
     if ax is None:
         with needs("sklearn"):
             from matplotlib import pyplot
@@ -50,7 +57,10 @@ def plot(model: Any, ax: Any, reference: Mapping[Hashable, Hashable]) -> Any:
     ax.set_yticks(places, columns)
     ax.invert_yaxis()
     ax.axvline(0.0, color="0.5", linewidth=0.8)
-    ax.set_xlabel("coefficient" if reach is None else "coefficient; bars: 90 % interval")
+    label = "coefficient" if reach is None else "coefficient; bars: 90 % interval"
+    if unseen:
+        label += f"\nnot drawn: {unseen} that are too rare to be told from noise"
+    ax.set_xlabel(label)
     if len(values) > 1:
         ax.legend()
     found = model.certificate_
@@ -68,6 +78,19 @@ def contrasts(model: Any, column: Hashable, reference: Hashable) -> pd.DataFrame
     made = pd.DataFrame(values, index=[names[i] for i in mine], columns=[*classes])
     errors = standard_errors(model, weights[mine])
     return made if errors is None else made.assign(standard_error=errors)
+
+
+def _shown(model: Any, weights: np.ndarray) -> np.ndarray:
+    """Which bars are drawn: not those of levels and indicators of which nothing is seen through the noise.
+
+    The coefficient of a column that never occurs is noise and nothing else, and may be the longest bar.
+    """
+    if not hasattr(model, "mean_squares_"):
+        return np.full(len(weights), True)
+    encoding = model.encoding_
+    numbers = [str(column) in map(str, encoding.bounds) for column in model.columns_]
+    seen = model.mean_squares_ > _SEEN * model.mean_squares_stddev_
+    return np.all((weights == 0.0) | np.asarray(numbers) | seen, axis=1)
 
 
 def _compared(model: Any, reference: Mapping[Hashable, Hashable]) -> tuple[list[str], np.ndarray]:
@@ -186,14 +209,19 @@ def _declared(model: Any) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-FITTED = ("covariance_", "prediction_error_")
+FITTED = ("covariance_", "prediction_error_", "mean_squares_", "mean_squares_stddev_")
 
 
 def keep(model: Any, released: dict[str, Any] | None) -> None:
-    """Sets ``covariance_`` and ``prediction_error_``, or takes away those of an earlier fit."""
+    """Sets the attributes of what was released besides, or takes away those of an earlier fit."""
     for name in FITTED:
         vars(model).pop(name, None)
-    if released is not None:
+    released = {} if released is None else released
+    if "mean_squares" in released:
+        first = int(model.encoding_.intercept)
+        model.mean_squares_ = np.asarray(released["mean_squares"], np.float64)[first:]
+        model.mean_squares_stddev_ = float(released["mean_squares_stddev"])
+    if "covariance" in released:
         unit = float(np.ravel(model._in_units(np.ones(1), np.zeros(()))[0])[0])
         covariance = np.asarray(released["covariance"], np.float64)
         model.covariance_ = unit**2 * (covariance + covariance.T) / 2.0

@@ -368,6 +368,12 @@ def test_standard_errors_are_shown_and_kept(with_errors, tmp_path):
     again = PrivateRegression.load(tmp_path / "model")
     assert (again.interval() == with_errors.interval()).all()
     assert again.prediction_error_ == with_errors.prediction_error_
+    # Mean squares of what is between -1 and 1, of all users with as many rows each.
+    known = np.mean(np.square(np.clip(ROWS, -1, 1)), axis=0)
+    stddev = with_errors.mean_squares_stddev_
+    assert 0.0 < stddev < 0.1
+    assert (np.abs(with_errors.mean_squares_ - known) < 5 * stddev).all()
+    assert (with_errors.mean_squares_ != known).all()
     assert str(again.report()) == str(with_errors.report())
 
 
@@ -395,6 +401,29 @@ def test_contrasts_are_what_a_constant_on_all_levels_does_not_change(monkeypatch
     assert [text.get_text() for text in axes.get_yticklabels()][-3:] == list(found.index)
     widths = [bar.get_width() for bar in axes.patches]
     np.testing.assert_allclose(widths[-3:], found["difference"])
+    mpl.pyplot.close("all")
+
+
+def test_what_is_not_seen_through_the_noise_is_not_drawn(monkeypatch, tmp_path):
+    replaced_solver(monkeypatch)
+    model = fitted("squared")
+    names = ["age", "age is missing", "job=clerk", "job=nurse", "job=pilot", "job is missing"]
+    assert list(model.columns_) == names
+    labels = lambda axes: [text.get_text() for text in axes.get_yticklabels()]  # noqa: E731
+    assert labels(model.plot()) == names
+    squares = {"age": 0.0, "job=clerk": 0.5, "job=nurse": 0.021, "job=pilot": 0.019}
+    model.mean_squares_ = np.array([squares.get(name, -0.01) for name in names])
+    model.mean_squares_stddev_ = 0.01
+    axes = model.plot()
+    # A number that is always in its middle has no level that could be rare.
+    assert labels(axes) == ["age", "job=clerk", "job=nurse"]
+    assert len(axes.patches) == 3
+    assert "not drawn: 3 that are too rare" in axes.get_xlabel()
+    # A difference from what is not seen is not seen.
+    assert labels(model.plot(reference={"job": "pilot"})) == ["age"]
+    model.save(tmp_path / "model")
+    again = PrivateRegression.load(tmp_path / "model")
+    assert labels(again.plot()) == labels(axes)
     mpl.pyplot.close("all")
 
 

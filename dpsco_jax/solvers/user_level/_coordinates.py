@@ -52,11 +52,15 @@ class Coordinates(NamedTuple):
         from_params: T⁻¹, ``[dim, dim]``.
         constant: whether the intercept's column may be the constant 1, as far as noise shows; false without
             one, or where rows were longer than their bound and were made shorter.
+        mean_squares: of the columns as they were given, with their noise, ``[dim]``.
+        squares_stddev: of that noise.
     """
 
     to_params: Float[Array, "dim dim"]
     from_params: Float[Array, "dim dim"]
     constant: Any = False
+    mean_squares: Any = None
+    squares_stddev: Any = None
 
 
 def released(
@@ -89,7 +93,7 @@ def released(
     if plan.intercept is not None:
         centring = centring.at[plan.intercept].add(-means)
     to_params, loss = whitened(matrix_key, plan, data, centring * scales[None])
-    made = Coordinates(to_params, jnp.linalg.inv(to_params), constant)
+    made = Coordinates(to_params, jnp.linalg.inv(to_params), constant, squares, stddev)
     return made, privacy.compose(spent, loss)
 
 

@@ -126,8 +126,10 @@ def solve(
 
     Returns:
         The averaged point. ``unprivate["trace"]`` holds the radius of each step of the second phase (which is
-        private too). With a covariance planned, ``released`` holds ``"covariance"``, ``[dim, dim]``, that of
-        the params by noise and by the chance that drew the users, and ``"margin_variance"``, the mean over
+        private too). ``released`` holds ``"mean_squares"``, ``[columns]``, those of the columns with noise of
+        the deviation ``"mean_squares_stddev"``: of a column of zeros and ones, its share of ones, each user's
+        rows counted by their mean. With a covariance planned it holds ``"covariance"``, ``[dim, dim]``, that
+        of the params by noise and by the chance that drew the users, and ``"margin_variance"``, the mean over
         rows of the variance of ⟨params, x⟩; what they rest on stands above.
 
     Raises:
@@ -195,13 +197,17 @@ def solve(
         counts.append(end.num_gradients)
     average = transforms.average_eval_params(end.opt_state, end.params).point
     point = objective.domain.project(coordinates.to_params @ average)
-    extra = None
+    extra = {
+        "mean_squares": coordinates.mean_squares,
+        "mean_squares_stddev": coordinates.squares_stddev,
+    }
     if plan.covariance_multiplier is not None:
-        extra, loss = _covariance_of(
+        errors, loss = _covariance_of(
             keys[5], plan, objective, model, bends.largest, coordinates, rows,
             TunedPoint(average, end.params.log_radius), end.trace, _scale(plan, average, centre),
         )  # fmt: skip
         losses.append(loss)
+        extra |= errors
     gradients = plan.user_gradients * prepared.labels.shape[1]
     realized = functools.reduce(_counts.add, counts)
     solution = finished(point, end.opt_state, gradients, realized, end.trace)

@@ -129,4 +129,8 @@ FAULTS = (
     Fault("tested means: fresh tests cost one", "privacy/concentrated/_loss.py", "step = loss.compose(curves.laplace(1.0 / eps), _step_loss(phase, multiplier, None))\n        total = loss.scale(step, steps)", "step = loss.scale(_step_loss(phase, multiplier, None), steps)\n        total = loss.compose(curves.laplace(1.0 / eps), step)", _PAID),
     Fault("tested means: failures not in δ", "privacy/concentrated/_loss.py", "total.delta + failure)", "total.delta)", _PHASE),
     Fault("a wrong pass at half its probability", "privacy/concentrated/_tests.py", "(4.0 * fall - fall * fall) / 6.0", "(4.0 * fall - fall * fall) / 12.0", ('tests/privacy/test_threshold_phase.py::test_a_low_score_passes_as_often_as_quadrature_says',)),
+    Fault("amplify: the smaller share of epsilon itself", "privacy/sampling.py", "amplified = math.log1p(share * math.expm1(eps))", "amplified = math.log1p(share * eps)", ("tests/privacy/test_amplify.py",)),
+    Fault("amplify: Poisson samples of whom is replaced", "privacy/sampling.py", "        added = (NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_SPECIAL)\n", "        added = tuple(NeighboringRelation)\n", ("tests/privacy/test_amplify.py",)),
+    Fault("amplify: samples of a fixed size that lose a record", "privacy/sampling.py", 'require_relation("relation", relation, (NeighboringRelation.REPLACE_ONE,))\n        size =', 'require_relation("relation", relation)\n        size =', ("tests/privacy/test_amplify.py",)),
+    Fault("amplify: the failure of a whole population", "privacy/sampling.py", "min(share * failure * _ROUNDING, failure)", "min(share**2 * failure * _ROUNDING, failure)", ("tests/privacy/test_amplify.py",)),
 )  # fmt: skip

@@ -77,6 +77,13 @@ def test_mean_excess_of_sampled_runs_is_below_the_bound_and_of_its_order():
     assert abs(points[:, 0].mean()) < 4 * points[:, 0].std() / math.sqrt(500)
 
 
+def test_a_linear_loss_of_everybody_has_the_bound_for_lipschitz_losses():
+    linear = _quadratic()._replace(loss=jnp.vdot, lipschitz=2.0, smoothness=0.0)
+    found = _plan(linear, num_steps=16)
+    assert found.step_size == pytest.approx(1.5 / (2 * math.sqrt(16)))
+    assert found.excess_bound == pytest.approx((1 + 1 / 32) * 1.5 * 2 / 4)
+
+
 def test_a_lipschitz_loss_without_smoothness_takes_the_step_of_the_other_bound():
     """One step of R/G on 2·w over the unit ball goes to its minimizer."""
     rough = Objective(

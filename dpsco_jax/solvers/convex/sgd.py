@@ -142,9 +142,9 @@ def plan(
         variance = 0.0
         if batch < users:
             variance = objective.lipschitz**2 / batch * (users - batch) / (users - 1)
-        found.append(
-            _smooth_step(objective.smoothness + objective.ridge, variance, num_steps, distance)
-        )
+        bend = objective.smoothness + objective.ridge
+        if bend > 0 or variance > 0:  # else no step is too long
+            found.append(_smooth_step(bend, variance, num_steps, distance))
     if math.isfinite(objective.lipschitz):
         found.append(
             _averaged_steps.step_and_bound(
@@ -175,9 +175,8 @@ def plan(
 def _smooth_step(
     smoothness: float, variance: float, num_steps: int, distance: float
 ) -> tuple[float, float]:
-    """η and the bound for smoothness β and variance V; ``ValueError`` if both are zero."""
+    """η and the bound for smoothness β and variance V, not both zero."""
     inverse = smoothness + math.sqrt(variance * num_steps) / distance
-    _checks.require(inverse > 0, "smoothness", smoothness, "above 0 where the variance is 0")
     noise = distance * math.sqrt(variance / num_steps)
     return 1 / inverse, smoothness * distance**2 / (2 * num_steps) + noise
 
